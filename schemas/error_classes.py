@@ -84,6 +84,14 @@ class UowError(Exception):
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text!r})"
+
+    @property
+    def args(self) -> tuple[Any, ...]:  # type: ignore[override]  # of an exception it is an attribute
+        """The text, for whoever prints or counts exceptions by their arguments."""
+        return (self.text,)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), dict(self.__dict__))
 

@@ -85,7 +85,7 @@ def test_a_unit_goes_on_behind_what_is_committed(shop: uow.Connection, broker: F
     assert components[-1].marks[END] == b"true"
     assert DIGEST not in components[-1].marks, "nothing is known of the values before"
     ids = {producer.properties["transactional.id"] for producer in broker.producers}
-    assert ids == {"shop-sender-megazon-export"}, "whoever resumes fences whoever sent before"
+    assert ids == {"shop-sender-7-megazon-export"}, "whoever resumes fences whoever sent before"
 
 
 def test_a_program_that_runs_again_after_its_end_sends_nothing(shop: uow.Connection, broker: FakeBroker) -> None:

@@ -222,7 +222,7 @@ def test_a_broken_run_ends_its_components_and_cannot_be_acknowledged_w12(
     with pytest.raises(errors.DecodeError, match="place 4/4 of it where place 3/4") as caught:
         list(unit.components)
     assert caught.value.offset == 2
-    with pytest.raises(errors.DecodeError, match="broken off after 2 of 4"):
+    with pytest.raises(errors.DecodeError, match="place 4/4 of it where place 3/4"):
         unit.acknowledge()
     following = next(reader)
     assert following.id == "b"

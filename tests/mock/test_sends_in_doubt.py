@@ -47,7 +47,7 @@ def test_probe_finds_what_is_in_the_log_and_says_what_is_not_r04(
     assert connection.probe(suspect(uow.Component("x"), sent)) is None
     behind = sent._replace(offset=sent.offset + 1)
     assert connection.probe(suspect(component, behind)) is None, "nothing before the last known end is read"
-    with pytest.raises(ValueError, match="names no record"):
+    with pytest.raises(ValueError, match="carries no identity"):
         connection.probe(errors.AmbiguousSendError("no more is known"))
 
 

@@ -26,7 +26,7 @@ from uow.client.answers import Cancellation as SyncCancellation
 from uow.client.client_session import Acknowledge
 from uow.client.fan_out import Request
 from uow.client.forwarding import Forwarded
-from uow.client.outgoing import Component, HeaderPairs, Value
+from uow.client.outgoing import Component, HeaderPairs, Value, as_component
 from uow.client.reader import Reader as SyncReader
 from uow.client.received import InnerUnit
 from uow.client.received import Message as SyncMessage
@@ -233,7 +233,7 @@ class Connection:
     ) -> Sent:
         """As `uow.Connection.send`. Cancelled, it may be written or not: sending the same `Component` again waits for the same record."""
         self._sync._require_open()
-        component = value if isinstance(value, Component) else Component(value)
+        component = as_component(value)
         record = partial(self._sync._record, destination, component, id, seq, end, count, to, key, headers)
         asks_first = id is not None and self._sync._asks_before_sending
         made = await self._lane().run(record) if asks_first else record()
@@ -371,21 +371,28 @@ class UnitWriter:
         headers: HeaderPairs = None,
         key: str | bytes | None = None,
     ) -> int:
-        """As `uow.UnitWriter.send`. Cancelled, the unit can only be aborted: leave the block."""
+        """As `uow.UnitWriter.send`. Cancelled, this component is not in the unit, and may be sent again."""
         sync, value = self._entered, bare(value)
         if not self._lane.is_free or not sync._is_placed:
-            return await self._lane.run(partial(sync.send, value, to=to, headers=headers, key=key))
+            return await self._taken(partial(sync.send, value, to=to, headers=headers, key=key))
         record = sync._prepared(value, to, headers, key)
         if sync._takes_at_once:
             try:
                 count = sync._take(record, may_wait=False)
             except BufferError:
-                return await self._lane.run(partial(sync._take, record))
+                return await self._taken(partial(sync._take, record))
             self._at_once += 1
             if self._at_once % TURN == 0:
                 await asyncio.sleep(0)
             return count
-        return await self._lane.run(partial(sync._take, record))
+        return await self._taken(partial(sync._take, record))
+
+    async def _taken(self, call: Callable[[], int]) -> int:
+        return await self._lane.run(call, keep=self._take_back)
+
+    def _take_back(self, future: asyncio.Future[int]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._entered._take_back()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -487,7 +494,7 @@ class Producer:
         marks = {"id": id, "seq": seq, "end": end, "count": count, "to": to, "key": key, "headers": headers}
         if not session.transacted:
             return await session._connection.send(where, value, **marks)  # type: ignore[arg-type]
-        component = value if isinstance(value, Component) else Component(value)
+        component = as_component(value)
         if session._lane.is_free and not (id is not None and session._connection._sync._asks_before_sending):
             record = session._connection._sync._record(where, component, **marks)  # type: ignore[arg-type]
             try:

@@ -100,6 +100,7 @@ class Reader(Generic[T_co]):
                     raise
                 continue
             if received is not None or not self._was_interrupted(sync, until):
+                sync._hand_out(received)
                 found: T_co | None = wrapped(received, self._lane)
                 return found
 
@@ -112,9 +113,10 @@ class Reader(Generic[T_co]):
         """In a thread: one that nobody waited for comes first, unless its partition has moved, or goes back."""
         while self._kept:
             kept = self._kept.popleft()
-            if kept._consumption.is_ours(kept._ownership, kept.offset):
+            if kept._consumption.is_ours(kept._ownership, kept.offset) and kept._ownership.rewind != kept.offset:
+                sync._before_receive()
                 return kept
-        return sync.receive(timeout)
+        return sync._next(timeout)
 
     def _keep(self, future: asyncio.Future[Any]) -> None:
         if not future.cancelled() and future.exception() is None and future.result() is not None:
@@ -137,7 +139,7 @@ class Reader(Generic[T_co]):
         Cancelled, so is the handler that runs, and its unit or message comes again.
         """
         sync, loop = await self._opened(), asyncio.get_running_loop()
-        self._stopping = stopping = threading.Event()
+        stopping = self._stopping
         handling: list[asyncio.Task[Any]] = []
 
         async def handle(received: Any) -> None:
@@ -158,7 +160,14 @@ class Reader(Generic[T_co]):
                 raise
 
         blocked = None if on_blocked is None else self._lane.back(on_blocked, loop)
-        work = partial(sync._run, stopping, in_thread, blocked, concurrency, max_batch_size)
+
+        def work() -> None:
+            while self._kept:  # the handler gets what nobody waited for
+                kept = self._kept.popleft()
+                if kept._consumption.is_ours(kept._ownership, kept.offset):
+                    kept._ownership.go_back(kept.offset)
+            sync._run(stopping, in_thread, blocked, concurrency, max_batch_size)
+
         try:
             await self._lane.run(work, stopping.set)
         except CallbackCancelled as cancelled:
@@ -167,6 +176,8 @@ class Reader(Generic[T_co]):
             for task in handling:
                 task.cancel()
             raise
+        finally:
+            self._stopping = threading.Event()
 
     def stop(self) -> None:
         """As `uow.Reader.stop`."""

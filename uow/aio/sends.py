@@ -19,7 +19,7 @@ from typing import Final
 
 from uow.aio.threads import Lane, begin
 from uow.client.outgoing import OutgoingRecord
-from uow.client.sending import Delivery, PlainSender, Sent
+from uow.client.sending import Delivery, Identity, PlainSender, Sent
 from uow.client.session_state import Life, Patience
 from uow.schemas.error_classes import UowError
 
@@ -45,8 +45,8 @@ class Sends:
         self._sender, self._life = sender, life
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[str, Lane] = {}
-        self._waiting: dict[str, tuple[Delivery, Patience, list[asyncio.Future[Sent]]]] = {}
-        self._known: deque[tuple[str, Delivery]] = deque()
+        self._waiting: dict[Identity, tuple[Delivery, Patience, list[asyncio.Future[Sent]]]] = {}
+        self._known: deque[Delivery] = deque()
         self._is_woken = False
         self._count = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -69,28 +69,28 @@ class Sends:
             )
         if isinstance(begun, Sent):
             return begun
-        return await self._settled(component_id, begun)
+        return await self._settled(begun)
 
     def _begun(self, component_id: str, record: OutgoingRecord, way: str) -> Sent | Delivery:
         """In a thread, in the turn of the topic."""
         return self._sender.begin(component_id, record, way)
 
-    def _settled(self, component_id: str, delivery: Delivery) -> asyncio.Future[Sent]:
+    def _settled(self, delivery: Delivery) -> asyncio.Future[Sent]:
         future: asyncio.Future[Sent] = self._loop.create_future()
-        waiting = self._waiting.get(component_id)
+        waiting = self._waiting.get(delivery.identity)
         if waiting is not None and waiting[0] is delivery:
             waiting[2].append(future)
             return future
-        self._waiting[component_id] = delivery, Patience(self._life), [future]
-        delivery.on_known = partial(self._on_known, component_id)
+        self._waiting[delivery.identity] = delivery, Patience(self._life), [future]
+        delivery.on_known = self._on_known
         if delivery.is_known:  # before it was asked for
-            self._on_known(component_id, delivery)
+            self._on_known(delivery)
         self._serve()
         return future
 
-    def _on_known(self, component_id: str, delivery: Delivery) -> None:
+    def _on_known(self, delivery: Delivery) -> None:
         """In whichever thread hears of it."""
-        self._known.append((component_id, delivery))
+        self._known.append(delivery)
         if not self._is_woken:
             self._is_woken = True
             with suppress(RuntimeError):  # the loop has ended
@@ -99,12 +99,12 @@ class Sends:
     def _settle_known(self) -> None:
         self._is_woken = False
         while self._known:
-            component_id, delivery = self._known.popleft()
-            waiting = self._waiting.get(component_id)
+            delivery = self._known.popleft()
+            waiting = self._waiting.get(delivery.identity)
             if waiting is None or waiting[0] is not delivery:
                 continue
-            del self._waiting[component_id]
-            self._tell(waiting[2], partial(self._sender.settled, component_id, delivery))
+            del self._waiting[delivery.identity]
+            self._tell(waiting[2], partial(self._sender.settled, delivery))
 
     def _tell(self, futures: list[asyncio.Future[Sent]], fate: Callable[[], Sent]) -> None:
         try:
@@ -144,14 +144,15 @@ class Sends:
     def _give_up_late_ones(self) -> None:
         self._sweep = None
         late = []
-        for component_id, (delivery, patience, _) in self._waiting.items():  # in the order of their beginning
+        for delivery, patience, _ in self._waiting.values():  # in the order of their beginning
             if not patience.is_over:
                 break
-            late.append((component_id, delivery))
-        for component_id, delivery in late:
-            for future in self._waiting.pop(component_id)[2]:
+            late.append(delivery)
+        for delivery in late:
+            error = self._sender.late(delivery)
+            for future in self._waiting.pop(delivery.identity)[2]:
                 if not future.done():
-                    future.set_exception(self._sender.late(component_id, delivery))
+                    future.set_exception(error)
         if self._waiting:
             self._sweep = self._loop.call_later(SWEEP_S, self._give_up_late_ones)
 

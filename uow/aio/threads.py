@@ -144,7 +144,15 @@ class Lane:
         except asyncio.CancelledError:
             if interrupt is not None:
                 interrupt()
-            future.add_done_callback(keep or _forget)
+            self._left = kept = asyncio.get_running_loop().create_future()
+
+            def end(future: asyncio.Future[T]) -> None:
+                try:
+                    (keep or _forget)(future)
+                finally:
+                    kept.set_result(None)  # the next call comes behind what becomes of this one
+
+            future.add_done_callback(end)
             raise
         finally:
             self._interrupt = None

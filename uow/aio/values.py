@@ -5,6 +5,8 @@ Belongs here: how they are awaited. Does not belong here: what they hold (`uow.c
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -79,12 +81,22 @@ class StreamedUnit(AnyUnit):
         await self._lane.run(self._sync.acknowledge)
 
 
-async def _components(unit: streaming.StreamedUnit, lane: Lane) -> AsyncIterator[ReceivedComponent]:
-    def following() -> ReceivedComponent | None:
-        return next(unit.components, None)
+class _Components(AsyncIterator[ReceivedComponent]):
+    """The components of a streamed unit. One that was read for a call which was cancelled comes with the next one, and so does an error."""
 
-    while (component := await lane.run(following)) is not None:
-        yield component
+    def __init__(self, unit: streaming.StreamedUnit, lane: Lane) -> None:
+        self._unit, self._lane = unit, lane
+        self._kept: deque[asyncio.Future[ReceivedComponent | None]] = deque()
+
+    async def __anext__(self) -> ReceivedComponent:
+        component = await self._lane.run(self._following, keep=self._kept.append)
+        if component is None:
+            raise StopAsyncIteration
+        return component
+
+    def _following(self) -> ReceivedComponent | None:
+        """In a thread, in its turn."""
+        return self._kept.popleft().result() if self._kept else next(self._unit.components, None)
 
 
 _FIELDS = {each: tuple(one.name for one in fields(each)) for each in (received.Message, received.ReceivedUnit)}
@@ -103,7 +115,7 @@ def wrapped(given: Any, lane: Lane) -> Any:
             return ReceivedUnit(*own, _lane=lane, _sync=given)
         case streaming.StreamedUnit():
             own = [getattr(given, name) for name in _STREAMED]
-            components = _components(given, lane)
+            components = _Components(given, lane)
             return StreamedUnit(*own, components=components, document=given.document, _lane=lane, _sync=given)
     return given
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from confluent_kafka import TopicPartition
 
 from uow.client.forwarding import Forwarded, Keep
-from uow.client.outgoing import Component, HeaderPairs, OutgoingRecord, Value
+from uow.client.outgoing import Component, HeaderPairs, OutgoingRecord, Value, as_component
 from uow.client.ownership import Ownership
 from uow.client.reader import Reader
 from uow.client.received import Message, Received, ReceivedUnit
@@ -125,6 +125,8 @@ class ClientSession:
     def _before_receive(self) -> None:
         """Called by the session's readers before they wait for the next one."""
         self._require_open()
+        if self._is_pending:
+            raise CommitPendingError("the commit of this session was not answered yet: call commit() again")
         if not self.transacted and self.acknowledge is Acknowledge.AUTO:
             self._acknowledge_held()
 
@@ -218,7 +220,10 @@ class ClientSession:
             self._doom_by_moves()
             if self._failure is not None:
                 self._give_up(self._failure)
-            self._rows = [self._row(last) for _, last in self._held.values() if last._consumption.group is not None]
+            try:
+                self._rows = [self._row(last) for _, last in self._held.values() if last._consumption.group is not None]
+            except UowError as failure:
+                self._give_up(failure)
         try:
             self._commit()
         except CommitPendingError:
@@ -228,9 +233,9 @@ class ClientSession:
             self._undo()
             raise TransactionRolledBackError(f"the consumer group moved on: {stale}") from stale
         except BaseException as failure:
-            if isinstance(failure, CommitOutcomeUnknownError):
-                for _, last in self._held.values():
-                    last._consumption.doubt()
+            if isinstance(failure, CommitOutcomeUnknownError | KeyboardInterrupt) and self._transaction is not None:
+                for consumption in {last._consumption for _, last in self._held.values()}:
+                    consumption.doubt(self._transaction.left_in_doubt)
             self._undo()
             raise
         for ownership, row in self._rows:
@@ -248,6 +253,7 @@ class ClientSession:
 
     def _row(self, last: Received) -> tuple[Ownership, TopicPartition]:
         ownership = last._ownership
+        last._consumption.before_commit()
         offset = last.last_offset if isinstance(last, ReceivedUnit) else last.offset
         due = ownership.due_at_once(max(offset + 1, ownership.acknowledged))
         for record in due.records:
@@ -358,7 +364,7 @@ class Producer:
         session = self._session
         session._require_open()
         where = self._where(destination)
-        component = value if isinstance(value, Component) else Component(value)
+        component = as_component(value)
         return session._send(
             component, session._connection._record(where, component, id, seq, end, count, to, key, headers)
         )

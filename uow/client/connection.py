@@ -43,10 +43,12 @@ from uow.client.nesting import StandIn, inner_unit
 from uow.client.order_latch import Failed
 from uow.client.outgoing import (
     HASHED,
+    BareValue,
     Component,
     HeaderPairs,
     OutgoingRecord,
     Value,
+    as_component,
     check_conflict,
     component_headers,
     header_pairs,
@@ -99,6 +101,7 @@ from uow.schemas.error_classes import BadUnitIdError, ConfigError
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, Verb, command_headers, command_value
 from uow.topics.headers import (
+    COMPONENT_ID,
     CORRELATION_ID,
     COUNT,
     DELIVERY_MODE,
@@ -504,7 +507,7 @@ class Connection:
             AmbiguousSendError: It may be written or not; repeat with the same `Component`.
         """
         self._require_open()
-        component = value if isinstance(value, Component) else Component(value)
+        component = as_component(value)
         record = self._record(destination, component, id, seq, end, count, to, key, headers)
         return self._session.plain.send(component.component_id, record)
 
@@ -670,7 +673,9 @@ class Connection:
         """
         self._require_open()
         if error.suspect is None:
-            raise ValueError("the error names no record that could be looked for")
+            raise ValueError(
+                "the record carries no identity, so it cannot be told from others: send a Component to look for it"
+            )
         return self._find(error.suspect, "read_uncommitted")
 
     def recover(self, error: CommitOutcomeUnknownError) -> Recovered:
@@ -684,7 +689,7 @@ class Connection:
         """
         self._require_open()
         if error.suspect is None:
-            raise ValueError("no record of the transaction could be looked for")
+            raise ValueError("no record of the transaction carries an identity: send a Component to look for it")
         self._session.transactions.end_orphan(error.transactional_id)
         found = self._find(error.suspect, "read_committed")
         return Recovered.ROLLED_BACK if found is None else Recovered.COMMITTED
@@ -1216,4 +1221,6 @@ def _plain_record(
     if seq is not None or end or count is not None or any(name in (SEQ, END) for name, _ in headers):
         raise BadUnitIdError("a number or an end mark without an id", case="empty")
     check_conflict(headers)
+    if not isinstance(component, BareValue) and all(name != COMPONENT_ID for name, _ in headers):
+        headers = [*headers, (COMPONENT_ID, component.component_id.encode())]  # else nobody could find it again
     return OutgoingRecord(topic, key, value_bytes(component.value), headers)

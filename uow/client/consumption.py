@@ -192,6 +192,7 @@ class Consumption:
         self.keeps_order = False
         self._make, self._read_strictly = make, read_strictly
         self._is_broken = self.is_doubtful = False
+        self._in_doubt: list[Callable[[], None]] = []
         self._rebuilt_at = -REBUILD_S
         self._go_on_at: dict[Tp, int] = {}
         self._handle = make(LogWatch().logger)
@@ -227,7 +228,7 @@ class Consumption:
         if not returns(old.close, CLOSE_S):
             log.info("%s: the consumer is left to close by itself", self.topic)
         self._join()
-        self._is_broken = self.is_doubtful = False
+        self._is_broken, self.is_doubtful = False, bool(self._in_doubt)
         self.life.count(rebuilds=1)
 
     @property
@@ -483,14 +484,25 @@ class Consumption:
         if failure is not None:
             raise failure
 
-    def doubt(self) -> None:
-        """Nobody knows if a commit took place: before anything else is read, the committed offsets tell (ER-12)."""
-        self.is_doubtful = self.group is not None
+    def doubt(self, leave: Callable[[], Callable[[], None]] | None = None) -> None:
+        """Nobody knows if a commit took place: before anything else is read, the committed offsets tell (ER-12).
+
+        Args:
+            leave: Leaves the transaction of that commit to this reader; what it returns ends it. None: it is that of the hop.
+        """
+        if self.group is None:
+            return
+        self.is_doubtful = True
+        if leave is not None:
+            self._in_doubt.append(leave())
 
     def _learn(self) -> None:
         """Raises UowError: nobody tells yet; the next call asks again."""
         if self.hop is not None:
             self.hop.end_doubt()
+        while self._in_doubt:
+            self._in_doubt[0]()
+            del self._in_doubt[0]
         for row in self._committed([TopicPartition(*tp) for tp in self._owned]):
             before = self._owned[row.topic, row.partition]
             if before.acknowledged < 0:
@@ -626,9 +638,17 @@ class Consumption:
             raise self._failed(DestinationChangedError(f"{self.topic}: {MADE_AGAIN}"))
 
     def before_commit(self) -> None:
-        """Under strict order no position is committed to a topic that was made again. Raises DestinationChangedError."""
+        """Under strict order no position is committed to a topic that was made again; and none while an earlier commit may still take it back.
+
+        Raises:
+            DestinationChangedError: The topic was made again.
+            ReconnectTimeoutError: A commit that was not answered in time is still under way.
+        """
         if self.strict is not None:
             self.strict.before_commit()
+        limit = 0.0 if self._is_rebalancing else self.life.waits.answer_s
+        if self._late is not None and not self._late.is_over(limit):
+            raise ReconnectTimeoutError(f"{self.topic}: an earlier commit of group {self.group!r} is still under way")
 
     def hand_out(self, ownership: Ownership, first: int) -> None:
         """Under strict order the next one is not handed out before this one is done with."""

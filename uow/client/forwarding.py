@@ -285,9 +285,10 @@ class Hop:
         """First and last message of the open transaction, by partition."""
         self._rows: list[tuple[Ownership, TopicPartition]] | None = None
         """Positions of a commit that was asked for."""
-        self._newest: Message | None = None
-        self._late: tuple[Message | None, Forwarded] | None = None
-        """The message whose commit was not answered at first, and what became of it."""
+        self._newest: tuple[Message, str] | None = None
+        """The message forwarded last, and the topic that it was forwarded to."""
+        self._late: tuple[tuple[Message, str], Forwarded] | None = None
+        """Those whose commit was not answered at first, and what became of them."""
         self._token: Any = None
         self._sent: dict[OutputPlace, Message] = {}
         self._committed: dict[OutputPlace, Message] = {}
@@ -326,8 +327,10 @@ class Hop:
         with self._fencing():
             if self._rows is not None:
                 self._settle()
-            if self._late is not None and message is self._late[0]:
-                return self._late[1]
+            if self._late is not None:
+                (late, topic), fate = self._late
+                if message is late and (record.topic == topic or fate is Forwarded.AGAIN):
+                    return fate
             return self._forward(message, record)
 
     def _forward(self, message: Message, record: OutgoingRecord) -> Forwarded:
@@ -337,7 +340,7 @@ class Hop:
             self._begin(message)
         first, last = self._messages.get(message._ownership.tp, (message, message))
         self._messages[message._ownership.tp] = (min(first, message, key=_offset), max(last, message, key=_offset))
-        self._token, self._newest = message._token, message
+        self._token, self._newest = message._token, (message, record.topic)
         try:
             self._transaction.produce(record)
             if message._consumption.keeps_order:
@@ -399,12 +402,12 @@ class Hop:
         try:
             self._transaction.commit(positions, self._token, Patience(self._reader.life))
         except CommitPendingError:
-            self._late = self._newest, Forwarded.COMMITTED
+            self._remember(Forwarded.COMMITTED)
             raise
         except StaleGeneration as stale:
             log.info("the group moved on, forwarded messages come again: %s", stale)
             self._go_back()
-            self._late = self._newest, Forwarded.AGAIN
+            self._remember(Forwarded.AGAIN)
             return Forwarded.AGAIN
         except BaseException as failure:
             self._late = None
@@ -418,6 +421,10 @@ class Hop:
         self._committed |= self._sent
         self._sent = {}
         return Forwarded.COMMITTED
+
+    def _remember(self, fate: Forwarded) -> None:
+        if self._newest is not None:
+            self._late = self._newest, fate
 
     def abort(self) -> None:
         """Rolls the open transaction back; its messages come again, unless it is found that its commit took place."""

@@ -12,13 +12,24 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from uow.client.consumption import Consumption
-from uow.errors import CommitPendingError, LostServerError, ReconnectTimeoutError
+from uow.errors import (
+    CommitOutcomeUnknownError,
+    CommitPendingError,
+    DestinationUnavailableError,
+    LostServerError,
+    ReconnectTimeoutError,
+    TransactionRolledBackError,
+)
 from uow.schemas.error_classes import ConfigError, FencedError
 
 log = logging.getLogger(__name__)
 
 STEP_S: Final = 0.5
 """Longest single wait, so that `stop` is heard."""
+
+
+ROLLED_BACK: Final = (TransactionRolledBackError, CommitOutcomeUnknownError, DestinationUnavailableError)
+"""Errors of the commit of what handlers forwarded before, which passes: those messages come again, unless that was committed."""
 
 
 class HandlerLoop:
@@ -54,14 +65,25 @@ class HandlerLoop:
         while not stopping.is_set():
             try:
                 received = self._receive(STEP_S)
-            except (
-                ReconnectTimeoutError,
-                CommitPendingError,
-            ) as outage:  # the total time ends the wait, not this call's
-                log.debug("%s", outage)
+            except (ReconnectTimeoutError, CommitPendingError) as outage:
+                log.debug("%s", outage)  # the total time ends the wait, not this call's
+                continue
+            except ROLLED_BACK as failure:
+                log.warning("what was forwarded comes again: %s", failure)
+                stopping.wait(STEP_S)
                 continue
             if received is not None:
-                self._handle(received)
+                self._handle_or_leave(received)
+
+    def _handle_or_leave(self, received: Any) -> None:
+        """One that Ctrl-C, or anything else that is no failure of the handler, takes out of its hands comes again."""
+        try:
+            self._handle(received)
+        except BaseException as left:
+            ownership = received._ownership
+            if not isinstance(left, Exception) and ownership.acknowledged <= received.offset:
+                ownership.go_back(received.offset)
+            raise
 
     def _handle(self, received: Any) -> None:
         before = {*threading.enumerate()}
@@ -79,7 +101,7 @@ class HandlerLoop:
         self._look_for_work_left(result, before)
         try:
             received.acknowledge()
-        except (LostServerError, ReconnectTimeoutError) as failure:
+        except (LostServerError, ReconnectTimeoutError, CommitPendingError, *ROLLED_BACK) as failure:
             log.info("not acknowledged: %s", failure)  # it comes again, here or elsewhere, or is with a later one
 
     def _failed(self, received: Any, failure: Exception) -> None:

@@ -53,7 +53,8 @@ class SenderLog:
         self, application: str, destination: str, id: str, consumer: Callable[[Mapping[str, Any]], Make], life: Life
     ) -> None:
         self.topic = senders_topic(application)
-        self.transactional_id = f"{application}-sender-{destination}-{id}"
+        # with the length of the first name, so that no other two names give the same id
+        self.transactional_id = f"{application}-sender-{len(destination)}-{destination}-{id}"
         self._key = destination.encode() + b"\0" + id.encode()
         self._consumer, self._life = consumer, life
 

@@ -176,8 +176,8 @@ class StandIn(OneTransaction):
             super().commit([] if self._consumption.group is None else [row], self._message._token)
         except StaleGeneration as stale:
             raise LostServerError(self._again()) from stale
-        except CommitOutcomeUnknownError:
-            self._consumption.doubt()
+        except (CommitOutcomeUnknownError, KeyboardInterrupt):
+            self._consumption.doubt(self.left_in_doubt)
             raise
         self._ownership.committed(row)
 

@@ -147,6 +147,16 @@ class Component:
     component_id: str = field(default_factory=random_uuid)
 
 
+@dataclass(frozen=True, slots=True)
+class BareValue(Component):
+    """A value that was given without an identity of its own: nobody can repeat it as the same one."""
+
+
+def as_component(value: Value | Component) -> Component:
+    """A value as the component that it makes."""
+    return value if isinstance(value, Component) else BareValue(value)
+
+
 @dataclass(slots=True)
 class OutgoingRecord:
     """A record that is ready to be produced."""

@@ -127,18 +127,37 @@ class Reader(Generic[T_co]):
             ClientClosedError: Closed.
             UowError: Any other error that reading meets (R-82).
         """
+        received = self._next(timeout)
+        self._hand_out(received)
+        return received
+
+    def _next(self, timeout: float | None) -> T_co | None:
+        """As `receive`, for a caller that hands it out."""
         received = self._receive(timeout)
         if received is None and self._consumption.blocks:
             raise OrderBlockedError("; ".join(self._blocked()))
         return received
+
+    def _hand_out(self, received: Any) -> None:
+        """The application has it now: the next commit of its session includes it."""
+        if self._session is not None and received is not None:
+            self._session._received(received)
+
+    def _for_handler(self, timeout: float) -> T_co | None:
+        received = self._receive(timeout)
+        self._hand_out(received)
+        return received
+
+    def _before_receive(self) -> None:
+        if self._session is not None:
+            self._session._before_receive()
 
     def _blocked(self) -> Iterator[str]:
         for (topic, partition), block in self._consumption.blocks.items():
             yield f"{topic}/{partition} stands at {block.position} since {block.failures} failures: {block.cause}"
 
     def _receive(self, timeout: float | None) -> T_co | None:
-        if self._session is not None:
-            self._session._before_receive()
+        self._before_receive()
         self._begin_anew()
         self._consumption.take_back()
         deadline = None if timeout is None else self._clock() + timeout
@@ -150,8 +169,6 @@ class Reader(Generic[T_co]):
             if polled is not None:
                 received = self._read(*polled)
                 if received is not None:
-                    if self._session is not None:
-                        self._session._received(received)
                     return received
                 if polled[1].run is not None:  # the rest of a unit that has begun lies ready
                     continue
@@ -216,8 +233,10 @@ class Reader(Generic[T_co]):
             TypeError: The handler is a coroutine function: it returns before its work is done.
             UowError: As `receive`.
         """
-        self._stopping.clear()
-        self._run(self._stopping, handler, on_blocked, concurrency, max_batch_size)
+        try:
+            self._run(self._stopping, handler, on_blocked, concurrency, max_batch_size)
+        finally:
+            self._stopping.clear()
 
     def _run(
         self,
@@ -229,12 +248,12 @@ class Reader(Generic[T_co]):
     ) -> None:
         if on_blocked is not None:
             self._consumption.on_block = on_blocked
-        HandlerLoop(lambda: self._consumption, self._receive, handler).run(
+        HandlerLoop(lambda: self._consumption, self._for_handler, handler).run(
             stopping, concurrency=concurrency, max_batch_size=max_batch_size
         )
 
     def stop(self) -> None:
-        """Ends `run` once the handler returns; may be called from any thread, and from the handler."""
+        """Ends `run` once the handler returns; may be called from any thread, and from the handler. Called before `run`, it ends that at once."""
         self._stopping.set()
 
     def resume(self) -> None:

@@ -9,6 +9,7 @@ import logging
 import math
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from uow.client.session_state import Ended, Life, Patience
 from uow.errors import AmbiguousSendError, ReconnectTimeoutError, SendRejectedError, Suspect
 from uow.processor.kafka.transactional_producer import LOST_EXCEPTION
 from uow.schemas.error_classes import UowError
+from uow.topics.headers import COMPONENT_ID
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,11 @@ LOST_IN_HEADERS: Final = "header key to be unicode string"
 """In the text of the `TypeError` that comes out of `produce` in place of the exception of a signal (confluent_kafka 2.16)."""
 CLOSE_S: Final = 6.0
 """Longest that closing waits for records that are still under way."""
+REMEMBERED: Final = 1000
+"""Most records that were answered after their senders had stopped waiting, and are known to whoever sends them again."""
+
+Identity = tuple[str, str, bytes | None]
+"""Component id, topic and key: one record. The same component may go to several places."""
 
 
 class Sent(NamedTuple):
@@ -51,28 +58,42 @@ class Delivery:
     """The fate of one record.
 
     Attributes:
-        component_id: Its identity.
-        topic: Where it was sent.
-        partition: Where to; -1: where its key belongs.
+        identity: Of the record.
+        partition: Where it was sent; -1: where its key belongs.
         ends: Ends of partitions that were known before.
         at: When it was sent, epoch seconds.
+        has_identity: True if the record carries its component id.
+        hear: Its sender's: called once it is known.
         sent: Its place in the log.
         error: Why it has none.
+        is_left: True if nobody waits for it any more.
         on_known: Called once it is known, in whichever thread hears of it.
     """
 
-    component_id: str
-    topic: str
+    identity: Identity
     partition: int
     ends: Mapping[tuple[str, int], int]
     at: float
+    has_identity: bool
+    hear: Callable[[Delivery], object]
     sent: Sent | None = None
     error: UowError | None = None
+    is_left: bool = False
     on_known: Callable[[Delivery], object] | None = None
 
     @property
-    def suspect(self) -> Suspect:
-        """Identity and place of the record, should nobody be able to tell its fate."""
+    def component_id(self) -> str:
+        return self.identity[0]
+
+    @property
+    def topic(self) -> str:
+        return self.identity[1]
+
+    @property
+    def suspect(self) -> Suspect | None:
+        """Identity and place of the record, should nobody be able to tell its fate; None for one that carries no identity."""
+        if not self.has_identity:
+            return None
         return Suspect(self.component_id, self.topic, self.partition, self.ends, self.at)
 
     @property
@@ -84,12 +105,15 @@ class Delivery:
             self.fail(sent_error(error, self.topic, self.suspect))
             return
         self.sent = Sent(self.topic, message.partition(), message.offset())
-        if self.on_known is not None:
-            self.on_known(self)
+        self._known()
 
     def fail(self, error: UowError) -> None:
         """It has no place, or nobody can tell."""
         self.error = error
+        self._known()
+
+    def _known(self) -> None:
+        self.hear(self)
         if self.on_known is not None:
             self.on_known(self)
 
@@ -99,13 +123,15 @@ class Pending:
 
     Args:
         sender: Where it was sent.
-        component_id: Its identity.
         delivery: Its fate.
+
+    Attributes:
+        component_id: Its identity.
     """
 
-    def __init__(self, sender: PlainSender, component_id: str, delivery: Delivery) -> None:
+    def __init__(self, sender: PlainSender, delivery: Delivery) -> None:
         self._sender, self._delivery = sender, delivery
-        self.component_id = component_id
+        self.component_id = delivery.component_id
 
     @property
     def is_known(self) -> bool:
@@ -126,7 +152,7 @@ class Pending:
             AmbiguousSendError: It may be written or not.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
-        return self._sender.settle(self.component_id, self._delivery, lambda: time.monotonic() >= until)
+        return self._sender.settle(self._delivery, lambda: time.monotonic() >= until)
 
 
 class PlainSender:
@@ -138,7 +164,9 @@ class PlainSender:
         self._life = life
         self._lock = threading.Lock()
         self._handle: ProducerHandle | None = None
-        self._pending: dict[str, Delivery] = {}
+        self._pending: dict[Identity, Delivery] = {}
+        self._left: OrderedDict[Identity, Delivery] = OrderedDict()
+        """Those that were answered after nobody waited for them any more."""
         self._latches = OrderLatches()
         self._ends: dict[tuple[str, int], int] = {}
         self._noted_ends: Mapping[tuple[str, int], int] | None = None
@@ -173,16 +201,16 @@ class PlainSender:
 
     def begin_at_once(self, component_id: str, record: OutgoingRecord) -> Delivery | None:
         """Hands a record over if there is room for it, else returns None; waits for nothing. Raises as `send`."""
-        delivery = self._pending.get(component_id)
-        if delivery is None:
-            delivery = self._delivery(component_id, record)
+        delivery, is_new = self._noted(component_id, record)
+        if is_new:
             try:
-                hand_over(self._open_handle(), record, delivery.on_delivery)
+                _hand_over(self._open_handle(), record, delivery)
             except BufferError:
+                self._pending.pop(delivery.identity, None)
                 return None
-            except KafkaException as failure:
-                raise sent_error(failure.args[0], record.topic) from failure
-            self._pending[component_id] = delivery
+            except BaseException as failure:
+                self._not_sent(delivery, failure)
+                raise
         return delivery
 
     def serve(self, timeout: float) -> None:
@@ -195,24 +223,47 @@ class PlainSender:
         except KafkaException as failure:
             self._discard(handle, failure)
 
-    def late(self, component_id: str, delivery: Delivery) -> ReconnectTimeoutError:
+    def late(self, delivery: Delivery) -> ReconnectTimeoutError:
         """The error of whoever waited in vain for the fate of a record, which goes on."""
-        error = self._life.too_long(f"{delivery.topic}: component {component_id} is still under way")
-        error.pending = Pending(self, component_id, delivery)
+        self._leave(delivery)
+        error = self._life.too_long(f"{delivery.topic}: component {delivery.component_id} is still under way")
+        error.pending = Pending(self, delivery)
         return error
 
-    def settled(self, component_id: str, delivery: Delivery) -> Sent:
+    def settled(self, delivery: Delivery) -> Sent:
         """The place of a record whose fate is known. Raises as `send`."""
-        self._pending.pop(component_id, None)
+        self._pending.pop(delivery.identity, None)
+        self._left.pop(delivery.identity, None)
         if delivery.sent is None:
             assert delivery.error is not None
             raise delivery.error
-        self._life.count(sent=1)
-        topic, partition, offset = delivery.sent
-        if offset >= self._ends.get((topic, partition), 0):
-            self._ends[topic, partition] = offset + 1
-            self._noted_ends = None
         return delivery.sent
+
+    def _leave(self, delivery: Delivery) -> None:
+        """Nobody waits for it any more. Whoever sends it again while it is remembered hears of this one."""
+        with self._lock:
+            delivery.is_left = True
+            if delivery.is_known:
+                self._remember(delivery)
+
+    def _hear(self, delivery: Delivery) -> None:
+        """The fate of a record, in whichever thread serves delivery reports."""
+        if delivery.sent is not None:
+            self._life.count(sent=1)
+            topic, partition, offset = delivery.sent
+            if offset >= self._ends.get((topic, partition), 0):
+                self._ends[topic, partition] = offset + 1
+                self._noted_ends = None
+        if delivery.is_left:
+            with self._lock:
+                self._remember(delivery)
+
+    def _remember(self, delivery: Delivery) -> None:
+        if self._pending.pop(delivery.identity, None) is None:
+            return
+        self._left[delivery.identity] = delivery
+        while len(self._left) > REMEMBERED:
+            self._left.popitem(last=False)
 
     # -- strict order
 
@@ -226,31 +277,52 @@ class PlainSender:
 
     def _send(self, component_id: str, record: OutgoingRecord) -> Sent:
         patience = Patience(self._life)
-        delivery = self._begin(component_id, record, patience)
-        return self.settle(component_id, delivery, lambda: patience.is_over)
+        return self.settle(self._begin(component_id, record, patience), lambda: patience.is_over)
 
     def _begin(self, component_id: str, record: OutgoingRecord, patience: Patience) -> Delivery:
-        delivery = self._pending.get(component_id)
-        if delivery is None:
-            delivery = self._delivery(component_id, record)
-            _produce(self._open_handle(), record, delivery, patience, self._life)
-            self._pending[component_id] = delivery
+        delivery, is_new = self._noted(component_id, record)
+        if is_new:
+            try:
+                _produce(self._open_handle(), record, delivery, patience, self._life)
+            except BaseException as failure:
+                self._not_sent(delivery, failure)
+                raise
         return delivery
 
-    def _delivery(self, component_id: str, record: OutgoingRecord) -> Delivery:
-        if self._noted_ends is None:
-            self._noted_ends = self._ends.copy()
-        return Delivery(component_id, record.topic, record.partition, self._noted_ends, time.time())
+    def _noted(self, component_id: str, record: OutgoingRecord) -> tuple[Delivery, bool]:
+        """The delivery of a record; True with it for whoever hands the record over, which one thread does."""
+        identity = component_id, record.topic, record.key
+        with self._lock:
+            found = self._pending.get(identity) or self._left.get(identity)
+            if found is not None:
+                return found, False
+            if self._noted_ends is None:
+                self._noted_ends = self._ends.copy()
+            has_identity = (COMPONENT_ID, component_id.encode()) in record.headers
+            delivery = Delivery(identity, record.partition, self._noted_ends, time.time(), has_identity, self._hear)
+            self._pending[identity] = delivery
+            return delivery, True
 
-    def settle(self, component_id: str, delivery: Delivery, is_over: Callable[[], bool]) -> Sent:
+    def _not_sent(self, delivery: Delivery, failure: BaseException) -> None:
+        """The library did not take a record: whoever else waits for it hears of it as well."""
+        self._pending.pop(delivery.identity, None)
+        if not isinstance(failure, UowError):
+            failure = SendRejectedError(f"{delivery.topic}: the library did not take it: {failure!r}")
+        delivery.fail(failure)
+
+    def settle(self, delivery: Delivery, is_over: Callable[[], bool]) -> Sent:
         """Waits until the fate of a record is known. Raises as `send`."""
-        while not delivery.is_known:
-            if self._handle is None:
-                raise AmbiguousSendError(f"{delivery.topic}: its producer is gone", delivery.suspect)
-            self.serve(0.01)
-            if is_over() and not delivery.is_known:
-                raise self.late(component_id, delivery)
-        return self.settled(component_id, delivery)
+        try:
+            while not delivery.is_known:
+                if self._handle is None:
+                    raise AmbiguousSendError(f"{delivery.topic}: its producer is gone", delivery.suspect)
+                self.serve(0.01)
+                if is_over() and not delivery.is_known:
+                    raise self.late(delivery)
+        except BaseException:  # Ctrl-C as well
+            self._leave(delivery)
+            raise
+        return self.settled(delivery)
 
     def _open_handle(self) -> ProducerHandle:
         with self._lock:
@@ -280,7 +352,7 @@ class PlainSender:
             if self._ended is not None:
                 return
             self._ended = ended
-            handle = self._handle
+            handle, under_way = self._handle, list(self._pending.values())
         if handle is None:
             return
         with suppress(KafkaException, SystemError):  # a handle in fatal state raises its error at every call
@@ -290,7 +362,7 @@ class PlainSender:
                 handle.purge()
                 handle.poll(0)
         self._handle = None
-        for delivery in list(self._pending.values()):
+        for delivery in under_way:
             if delivery.sent is None:
                 error = delivery.error or AmbiguousSendError(
                     f"{delivery.topic}: not answered before {ended.event}", delivery.suspect
@@ -343,12 +415,17 @@ def _produce(
 ) -> None:
     while True:
         try:
-            hand_over(handle, record, delivery.on_delivery)
+            _hand_over(handle, record, delivery)
             return
         except BufferError:
             if patience.is_over:
                 text = f"{record.topic}: the send buffer stayed full for {life.waits.answer_s:g} s"
                 raise SendRejectedError(text) from None
             handle.poll(0.05)
-        except KafkaException as failure:
-            raise sent_error(failure.args[0], record.topic) from failure
+
+
+def _hand_over(handle: ProducerHandle, record: OutgoingRecord, delivery: Delivery) -> None:
+    try:
+        hand_over(handle, record, delivery.on_delivery)
+    except KafkaException as failure:
+        raise sent_error(failure.args[0], record.topic) from failure

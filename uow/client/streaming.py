@@ -98,6 +98,46 @@ class _Begun(NamedTuple):
     before: int
 
 
+class _Components(Iterator[ReceivedComponent]):
+    """The components of a unit while it streams. It never ends before the unit does: once it failed, it fails again.
+
+    Args:
+        made: Makes them.
+        begun: The unit.
+
+    Attributes:
+        failure: The error that ended it; None if there was none.
+    """
+
+    def __init__(self, made: Iterator[ReceivedComponent], begun: _Begun) -> None:
+        self.failure: Exception | None = None
+        self._made, self._begun = made, begun
+
+    @property
+    def is_over(self) -> bool:
+        """True if there is nothing to be read of it here: it failed, or its partition goes back."""
+        return self.failure is not None or self._begun.ownership.rewind is not None
+
+    def __next__(self) -> ReceivedComponent:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            return next(self._made)
+        except StopIteration:
+            raise
+        except Exception as failure:
+            self.failure = failure
+            raise
+        except BaseException:  # Ctrl-C: what was read is not handed out, and is read again
+            ownership, first = self._begun.ownership, coordinates(self._begun.part[0])[2]
+            if self._begun.consumption.is_ours(ownership, first):
+                ownership.go_back(first)
+            self.failure = LostServerError(
+                f"{ownership.tp[0]}/{ownership.tp[1]}/{first} was cut short, and comes again"
+            )
+            raise
+
+
 class UnitStream:
     """Makes streamed units of records; at most one is under way.
 
@@ -116,12 +156,15 @@ class UnitStream:
         self._received = partial(ReceivedComponent, _registry=handling.registry)
         self._clock = clock
         self.kept: deque[tuple[ConsumedRecord, Ownership]] = deque()
-        self._under_way: Iterator[ReceivedComponent] = iter(())
+        self._under_way: _Components | None = None
 
     def finish(self) -> None:
         """Reads over what is left of the unit under way; one that comes again, or that turned out broken, is not lost."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is None or under_way.is_over:
+            return
         with suppress(LostServerError, DecodeError):
-            for _ in self._under_way:
+            for _ in under_way:
                 pass
 
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> StreamedUnit | None:
@@ -144,7 +187,8 @@ class UnitStream:
             return None
         verdict = self._dead_letters.before_opening(run.first, consumption, ownership)
         verdict = verdict or self._dead_letters.against(run.unit, consumption)
-        components = self._components(first, run, _Begun(part, consumption, ownership, ownership.handed_out))
+        begun = _Begun(part, consumption, ownership, ownership.handed_out)
+        components = _Components(self._components(first, run, begun), begun)
         if verdict is None:
             return self._begun(run.unit, part, components, run, consumption, ownership)
         run.parts = [part]
@@ -162,7 +206,8 @@ class UnitStream:
             )
             verdict = self._dead_letters.against(unit, consumption)
             if verdict is None:
-                components = self._fetched(unit, _Begun(part, consumption, ownership, ownership.handed_out))
+                begun = _Begun(part, consumption, ownership, ownership.handed_out)
+                components = _Components(self._fetched(unit, begun), begun)
                 return self._begun(unit, part, components, None, consumption, ownership, document)
         self._dead_letters.carry_out(verdict, [part], consumption, ownership)
         return None
@@ -171,7 +216,7 @@ class UnitStream:
         self,
         unit: Unit,
         part: Part,
-        components: Iterator[ReceivedComponent],
+        components: _Components,
         run: OpenRun | None,
         consumption: Consumption,
         ownership: Ownership,
@@ -253,10 +298,9 @@ class StreamReader(Reader[StreamedUnit]):
         super().__init__(consumption, stream, given_up)
         self._stream = stream
 
-    def receive(self, timeout: float | None = None) -> StreamedUnit | None:
-        """As `Reader.receive`; the rest of the unit before is read over first."""
+    def _receive(self, timeout: float | None) -> StreamedUnit | None:
         self._stream.finish()
-        return super().receive(timeout)
+        return super()._receive(timeout)
 
     def _poll(self, timeout: float) -> tuple[ConsumedRecord, Ownership] | None:
         while self._stream.kept:

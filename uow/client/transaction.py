@@ -6,11 +6,13 @@ any doubt (`uow.processor.kafka.transactional_producer`), and the records (`uow.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from enum import Enum
 from functools import partial
 from typing import Any, Final
@@ -70,7 +72,11 @@ class TransactionState(Enum):
 
 
 class Transaction:
-    """A transactional id and its producer; at most one transaction is open. Not for two threads at once."""
+    """A transactional id and its producer; at most one transaction is open. Not for two threads at once.
+
+    Attributes:
+        beginning: Held while a producer of this id is initialised: one that is initialised beside it would be fenced.
+    """
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class Transaction:
     ) -> None:
         self.transactional_id = transactional_id
         self.state = TransactionState.IDLE
+        self.beginning = threading.Lock()
         self._make = make
         self._topics = topics
         self._life = life
@@ -114,6 +121,11 @@ class Transaction:
     def is_open(self) -> bool:
         return self.state is TransactionState.OPEN
 
+    @property
+    def has_producer(self) -> bool:
+        """True if a producer is initialised: whatever was open of the id before has ended."""
+        return self._producer.is_open
+
     def begin(self) -> None:
         """Begins a transaction, on a new handle where the last one is in doubt.
 
@@ -130,7 +142,8 @@ class Transaction:
         self._undelivered = self._failure = self._suspect = None
         self._count = 0
         try:
-            self._producer.begin(self._patience())
+            with self.beginning:
+                self._producer.begin(self._patience())
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             raise (self._broken(error) if self._producer.is_open else _init_error(error)) from failure
@@ -224,21 +237,23 @@ class Transaction:
             FencedError: Someone newer owns the transactional id; nothing is visible.
             StaleGeneration: The consumer group moved on; nothing is visible. Never leaves `uow`.
         """
-        if self._settling is None:
+        settling = self._settling
+        if settling is None:
             self._check_open()
-            self._settling = Call(partial(self._commit, positions, group))
+            settling = self._settling = Call(partial(self._commit, positions, group))
             self.state = TransactionState.SETTLING
         try:
-            while not self._settling.returned(STEP_S):
+            while not settling.returned(STEP_S):
+                if self._settling is not settling:  # its connection ended meanwhile, in another thread
+                    raise self._unknown("its connection ended before the answer")
                 if patience is not None and patience.is_in_vain:
                     raise CommitPendingError(str(self._life.too_long(f"transactional id {self.transactional_id!r}")))
-        except CommitPendingError:
+        except (CommitPendingError, CommitOutcomeUnknownError):
             raise
         except CommitUnansweredError as failure:
             self._settled(TransactionState.IDLE)  # not aborted: that may not be what happened
             self._producer.discard()  # the library would go on asking for the commit while the caller repeats it
-            text = f"transactional id {self.transactional_id!r}: {failure.args[0].str()}"
-            raise CommitOutcomeUnknownError(text, self.transactional_id, self._suspect) from failure
+            raise self._unknown(failure.args[0].str()) from failure
         except KafkaException as failure:
             self._settled(TransactionState.OPEN)
             raised = self._broken(failure.args[0], has_positions=bool(positions))
@@ -253,6 +268,10 @@ class Transaction:
             raise
         self._settled(TransactionState.IDLE)
         self._life.count(sent=self._count)
+
+    def _unknown(self, why: str) -> CommitOutcomeUnknownError:
+        text = f"transactional id {self.transactional_id!r}: {why}"
+        return CommitOutcomeUnknownError(text, self.transactional_id, self._suspect)
 
     def _settled(self, state: TransactionState) -> None:
         self._settling = None
@@ -376,9 +395,14 @@ class OneTransaction:
         return self._transaction is not None
 
     def begin(self) -> None:
-        """Takes an id and begins. Raises as `Transactions.take` and `Transaction.begin`."""
-        self._transaction = self._transactions.take()
-        self._transaction.begin()
+        """Takes an id and begins. Raises as `Transactions.take` and `Transaction.begin`; then it may be called again."""
+        transaction = self._transactions.take()
+        try:
+            transaction.begin()
+        except BaseException:
+            self._transactions.give_back(transaction)
+            raise
+        self._transaction = transaction
 
     def takes_at_once(self, record: OutgoingRecord) -> bool:
         """As `Transaction.takes_at_once`."""
@@ -399,6 +423,22 @@ class OneTransaction:
     def patience(self) -> Patience:
         """For a commit that may be asked for again."""
         return Patience(self._transactions.life)
+
+    def left_in_doubt(self) -> Callable[[], None]:
+        """Leaves the id aside, with a commit whose outcome is not known.
+
+        Returns:
+            Ends by a new epoch what the broker may still have of that commit, and gives the id back. Raises as `Transaction.begin`; then it is to be called
+            again.
+        """
+        transaction, self._transaction = self._transaction, None
+
+        def end() -> None:
+            if transaction is not None:
+                transaction.begin()
+                self._transactions.give_back(transaction)
+
+        return end
 
     def end(self) -> None:
         """Gives the id back; what is open on it is aborted."""
@@ -445,6 +485,7 @@ class Transactions:
         self._make = make
         self._topics = topics
         self._lock = threading.Lock()
+        self._numbers = itertools.count()
         self._all: list[Transaction] = []
         self._idle: list[Transaction] = []
         self._ended: Ended | None = None
@@ -460,7 +501,7 @@ class Transactions:
                 raise self._ended.error("the connection")
             if self._idle:
                 return self._idle.pop()
-            transaction = Transaction(f"{self._base}-{len(self._all)}", self._make, self._topics, self.life)
+            transaction = Transaction(f"{self._base}-{next(self._numbers)}", self._make, self._topics, self.life)
             self._all.append(transaction)
             return transaction
 
@@ -481,20 +522,21 @@ class Transactions:
         transaction.end(self.life.closed_now(), 0.0)
 
     def end_orphan(self, transactional_id: str) -> None:
-        """Ends what is open of an id, or completes its commit, by a new epoch. Raises as `Transaction.begin`."""
+        """Ends what is open of an id, or completes its commit, by a new epoch; where a later transaction has the id, that has done it.
+
+        Raises as `Transaction.begin`.
+        """
         with self._lock:
-            mine = next((each for each in self._idle if each.transactional_id == transactional_id), None)
-            if mine is not None:
-                self._idle.remove(mine)
-        transaction = mine or Transaction(transactional_id, self._make, self._topics, self.life)
-        try:
-            transaction.begin()
-        finally:
-            transaction.abort()
-            if mine is not None:
-                self.give_back(mine)
-            else:
-                transaction.end(self.life.closed_now(), 0.0)
+            mine = next((each for each in self._all if each.transactional_id == transactional_id), None)
+        with nullcontext() if mine is None else mine.beginning:
+            if mine is not None and mine.has_producer:
+                return
+            orphan = Transaction(transactional_id, self._make, self._topics, self.life)
+            try:
+                orphan.begin()
+            finally:
+                orphan.abort()
+                orphan.end(self.life.closed_now(), 0.0)
 
     def give_back(self, transaction: Transaction) -> None:
         """Takes one back; what is open on it is aborted."""

@@ -22,6 +22,7 @@ from uow.client.outgoing import (
     HeaderPairs,
     OutgoingRecord,
     Value,
+    as_component,
     component_headers,
     cut,
     header_pairs,
@@ -31,7 +32,13 @@ from uow.client.outgoing import (
 )
 from uow.client.received import InnerUnit, ReceivedUnit
 from uow.client.transaction import NamedTransactions, OneTransaction
-from uow.errors import ClientClosedError, CommitPendingError, EmptyUnitError, IncompleteUnitError
+from uow.errors import (
+    ClientClosedError,
+    CommitPendingError,
+    EmptyUnitError,
+    IncompleteUnitError,
+    TransactionRolledBackError,
+)
 from uow.schemas.digest import UnitDigest
 from uow.schemas.error_classes import UnitClosedError, UowError
 from uow.schemas.records import UnitOutcome
@@ -122,6 +129,8 @@ class UnitWriter:
         self._kept: OutgoingRecord | None = None
         self._uniform = self._of_all = _uniform_in(common)
         self._digest: UnitDigest | None = UnitDigest()
+        self._failure: UowError | None = None
+        """Why components that were given are not in the unit: it cannot go on."""
         component_headers(id, 1, "", common)  # a bad id or option is an error where it was given
 
     def __enter__(self) -> Self:
@@ -158,16 +167,34 @@ class UnitWriter:
 
         Raises:
             ClientClosedError: The unit is sent in one transaction, or its block was left.
-            UowError: As leaving the block.
+            UowError: As leaving the block. What was given since the last `save` is not in the unit: leave the block, and resume the unit.
         """
         if self._long is None or self._state is not WriterState.OPEN:
             raise ClientClosedError("save() is for the block of a unit with resume=True")
+        self._require_whole()
         if self._transaction.is_begun:
-            reached = Progress(self.count - 1)
-            self._transaction.produce(self._long.log.record(reached))
-            self._transaction.commit()
+            reached = Progress(self._out)
+            try:
+                self._transaction.produce(self._long.log.record(reached))
+                self._transaction.commit()
+            except BaseException as failure:
+                self._failure = (
+                    failure
+                    if isinstance(failure, UowError)
+                    else TransactionRolledBackError(f"components behind {self._saved.sent} were not saved: {failure!r}")
+                )
+                raise
             self._saved = reached
         return self._saved.sent
+
+    def _require_whole(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def _out(self) -> int:
+        """How many components are produced."""
+        return self.count if self._kept is None else self.count - 1
 
     def send(
         self,
@@ -207,6 +234,7 @@ class UnitWriter:
             raise IncompleteUnitError("components are sent inside the unit's block", id=self.id.encode())
         if self._saved.outcome is not None:
             raise UnitClosedError("all of the unit is sent already", case="complete", id=self.id.encode())
+        self._require_whole()
         record = self._record(value, to, headers, key)
         self._trace(record)
         return record
@@ -215,9 +243,21 @@ class UnitWriter:
         """Keeps a record, and produces the one before. Raises as `send`; BufferError, if it may not wait for room: nothing has changed then."""
         if self._kept is not None:
             self._produce(self._kept, may_wait=may_wait)
+            self._add_to_digest(self._kept)
         self._kept = record
         self.count += 1
         return self.count
+
+    def _take_back(self) -> None:
+        """The component that was taken last is not in the unit: nobody waited for it any more."""
+        self._kept = None
+        self.count -= 1
+
+    def _add_to_digest(self, record: OutgoingRecord) -> None:
+        if record.topic != self._topic:
+            self._digest = None  # a hop may change the value
+        elif self._digest is not None:
+            self._digest.add(record.value)
 
     @property
     def _is_placed(self) -> bool:
@@ -238,19 +278,15 @@ class UnitWriter:
     ) -> OutgoingRecord:
         if isinstance(value, ReceivedUnit | InnerUnit):
             value = component_of(value)
-        component = value if isinstance(value, Component) else Component(value)
+        component = as_component(value)
         key = component.key if key is None else key
         own = header_pairs(component.headers) + header_pairs(headers)
         marked = component_headers(self.id, self.count + 1, component.component_id, self._common, own)
         self._warn_unless_uniform(_uniform_in(marked) if own else self._of_all)
         straight = to is None or to == self._topic
         raw_key = self.id.encode() if straight or key is None else key.encode() if isinstance(key, str) else key
-        raw_value = value_bytes(component.value)
-        if not straight:
-            self._digest = None  # a hop may change the value
-        elif self._digest is not None:
-            self._digest.add(raw_value)
-        return OutgoingRecord(to or self._topic, raw_key, raw_value, marked, self._home(marked) if straight else HASHED)
+        partition = self._home(marked) if straight else HASHED
+        return OutgoingRecord(to or self._topic, raw_key, value_bytes(component.value), marked, partition)
 
     def _home(self, headers: Headers) -> int:
         """The unit's partition, claimed when its first component goes straight to the destination (W-105)."""
@@ -313,10 +349,14 @@ class UnitWriter:
         self._transaction.commit(patience=self._transaction.patience())
 
     def _commit(self) -> None:
+        self._require_whole()
         if self._kept is None:
             if self._saved.outcome is not None:
                 return
+            if self.count > self._saved.sent:
+                raise IncompleteUnitError("its last send was cancelled, so nothing marks its end", id=self.id.encode())
             raise EmptyUnitError(id=self.id.encode())
+        self._add_to_digest(self._kept)
         self._kept.headers = mark_end(self._kept.headers)
         if self._digest is not None and all(name != DIGEST for name, _ in self._kept.headers):
             self._kept.headers.append((DIGEST, self._digest.header()))
