@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +45,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SECOND_TRIES = Path(".flaky/tried-twice.jsonl")
 """Tests that failed and were tried again, by `make test RERUNS=1`."""
+LOG_LINES = 60
 
 
 def pytest_report_header() -> str:
@@ -268,6 +269,18 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
     signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, min(LOOK_S, settings.timeout))
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test that failed shows the ends of its programs' logs: a later run deletes them."""
+    report: Any = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and folder is not None:
+        for log in sorted(folder.glob("child-*.log")):
+            lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            report.sections.append((f"end of {log.name}", "\n".join(lines)))
+    return report
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -113,7 +113,7 @@ def test_a_transaction_names_the_topic_that_may_not_be_written_to(guarded: Guard
     topics = ((allowed, "Write"), (denied, "Describe"), (f"{unique}.registry", "Describe"))
     rights = [("topic", name, "literal", operation) for name, operation in topics]
     Guard(guarded).set("user3", [*rights, ("transactional-id", "uow-", "prefixed", "Write")])
-    with uow.connect(guarded.behind, kafka=login("user3")) as connection:
+    with uow.connect(guarded.behind, kafka=login("user3"), reconnect_blocking_ms=60_000) as connection:
 
         def send() -> None:
             with connection.unit(unique) as unit:
