@@ -170,3 +170,11 @@ def test_errors_are_there_without_the_library_that_they_are_about() -> None:
     """Whoever only names errors loads no Kafka client, no Java and no command."""
     code = "import sys, uow.errors; print(*[each for each in ('confluent_kafka', 'uow.ops', 'uow.jvm') if each in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []
+
+
+@pytest.mark.parametrize("connect", [uow.connect, uow.aio.connect])
+def test_help_shows_each_setting_of_a_connection(connect: Any) -> None:
+    settings = inspect.signature(uow.ConnectionFactory).parameters
+    assert inspect.signature(connect).parameters == settings
+    for name in settings:
+        assert f"    {name}: " in connect.__doc__

@@ -142,6 +142,7 @@ def _connecting(
         """As `uow.connect`, for the event loop: `async with uow.aio.connect(...) as connection`, or await it, and close the connection."""
         return make(*args, **settings).connect()
 
+    connection.describe(connect, make)
     return connect
 
 

@@ -6,6 +6,7 @@ Belongs here: the public calls (P-10 to P-15) and the ownership of handles. Does
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -247,7 +248,16 @@ def _connecting(make: Callable[Arguments, ConnectionFactory]) -> Callable[Argume
         """
         return make(*args, **settings).connect()
 
+    describe(connect, make)
     return connect
+
+
+def describe(connect: Callable[..., object], make: Callable[..., object]) -> None:
+    """Lets `help()` and editors show the arguments of a function that hands all of them on: those of `make`, which is a kind of `Factory`."""
+    result = inspect.signature(connect).return_annotation
+    connect.__signature__ = inspect.signature(make).replace(return_annotation=result)  # type: ignore[attr-defined]
+    arguments = inspect.cleandoc(Factory.__doc__ or "").partition("\nArgs:")[2]
+    connect.__doc__ = f"{inspect.cleandoc(connect.__doc__ or '')}\n\nArgs:{arguments}"
 
 
 connect = _connecting(ConnectionFactory)
