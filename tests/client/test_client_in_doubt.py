@@ -515,3 +515,46 @@ def test_errors_tell_their_text_in_every_way() -> None:
             assert each.args == (str(error),)
             assert repr(each) == f"{type(error).__name__}({str(error)!r})"
             assert str(error)
+
+
+# -- waiting for the registry
+
+
+def test_senders_share_one_look_at_the_registry_and_each_waits_its_own_time_r19(fake: FakeBroker) -> None:
+    gate = threading.Event()
+    fake.before["list_topics"] = lambda: gate.wait(PATIENCE_S)
+    raised: list[BaseException] = []
+    with fake.connect(reconnect_blocking_ms=200) as connection:
+
+        def send(number: int) -> None:
+            try:
+                connection.send("d", "x", id="a", seq=number)
+            except errors.UowError as failure:
+                raised.append(failure)
+
+        senders = [threading.Thread(target=send, args=(number,)) for number in range(1, 11)]
+        for each in senders:
+            each.start()
+        for each in senders:
+            each.join(PATIENCE_S)
+        assert [type(each) for each in raised] == [errors.ReconnectTimeoutError] * 10
+        assert fake.calls.count("list_topics") == 1
+        gate.set()
+        fake.before.clear()
+        wait_for(lambda: not connection._session.strict._looks)
+        connection.send("d", "x", id="a", seq=11)
+
+
+def test_a_destination_stays_as_it_was_while_there_is_no_connection_r19(fake: FakeBroker) -> None:
+    with fake.connect() as connection:
+        strict, life = connection._session.strict, connection._session.life
+        connection.send("d", "x", id="a", seq=1)
+        strict._absent["d"] = 0.0
+        asked = fake.calls.count("list_topics")
+        life._is_connected = False
+        assert strict.of("d", fake.producers[0], life=life) is None
+        assert fake.calls.count("list_topics") == asked
+        life._is_connected = True
+        fake.script["list_topics"] = [failure(KafkaError._TIMED_OUT)] * 100
+        assert strict.of("d", fake.producers[0], life=life) is None, "not answered: it stays as it was"
+        assert strict.is_absent("d")

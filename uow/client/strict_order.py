@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import ConsumerGroupState, KafkaException, TopicPartition
@@ -48,6 +49,7 @@ from uow.errors import (
     ReconnectTimeoutError,
     SubscriptionExpiredError,
 )
+from uow.processor.kafka.bounded import Call
 from uow.topics import admin
 from uow.topics.headers import DELIVERY_MODE, PRIORITY, decimal
 from uow.topics.partitioner import partition_for
@@ -137,36 +139,64 @@ class StrictDestinations:
         self._admin: AdminClient | None = None
         self._views: dict[str, StrictView] = {}
         self._absent: dict[str, float] = {}
+        self._looks: dict[str, Call] = {}
+        """Those under way."""
 
-    def of(self, destination: str, handle: Any, is_new: bool = False) -> StrictView | None:
-        """The destination, if it is strict.
+    def of(self, destination: str, handle: Any, is_new: bool = False, life: Life | None = None) -> StrictView | None:
+        """The destination, if it is strict. Callers share one look at it, and each waits as long as its own call may.
 
         Args:
             destination: Its name.
             handle: Producer or consumer, which is asked whether the destination has a registry; None: the answer is known to be yes.
             is_new: True to look again in any case.
+            life: Of the connection that sends, which says how long calls wait; None: as long as a call waits by default.
 
         Raises:
             ReconnectTimeoutError: At the first use: no broker answered in time.
             DecodeError, OrderConfigError: `D.registry` cannot be understood.
         """
         now = self._clock()
+        limit = BLOCKING_S if life is None else life.waits.answer_s
         with self._lock:
             view = self._views.get(destination)
-            if not is_new and (now < self._absent.get(destination, now) or (view is not None and now < view.until)):
-                return view
-            try:
-                view = self._look(destination, handle, BLOCKING_S if view is None else REFRESH_TIMEOUT_S)
-            except (ReconnectTimeoutError, DestinationUnavailableError):
-                if view is None or is_new:
-                    raise
-                view.until = now + REFRESH_S
+            is_known = not is_new and (view is not None or destination in self._absent)
+            if is_known and (now < self._known_until(destination) or (life is not None and not life.is_connected)):
+                return view  # without a connection it stays as it was
+            look = None if is_new else self._looks.get(destination)
+            if look is None:
+                limit = min(limit, REFRESH_TIMEOUT_S) if is_known else limit
+                look = Call(partial(self._refresh, destination, handle, limit, is_known))
+                self._looks[destination] = look
+        if not look.returned(limit) and not is_known:
+            what = f"{registry_topic(destination)} cannot be read"
+            raise ReconnectTimeoutError(what) if life is None else life.too_long(what)
+        with self._lock:
+            return self._views.get(destination)
+
+    def _known_until(self, destination: str) -> float:
+        view = self._views.get(destination)
+        return self._absent.get(destination, 0.0) if view is None else view.until
+
+    def _refresh(self, destination: str, handle: Any, wait_s: float, is_known: bool) -> None:
+        """Looks at a destination, in a thread of its own, and keeps what it finds. Raises as `of`."""
+        view: StrictView | None = None
+        try:
+            view = self._look(destination, handle, wait_s)
+        except (ReconnectTimeoutError, DestinationUnavailableError):
+            if not is_known:
+                raise
+            view = self._views.get(destination)  # it stays as it was
+            if view is not None:
+                view.until = self._clock() + REFRESH_S
+        finally:
+            with self._lock:
+                self._looks.pop(destination, None)
+        with self._lock:
             if view is None:
-                self._absent[destination] = now + REFRESH_S
+                self._absent[destination] = self._clock() + REFRESH_S
                 self._views.pop(destination, None)
             else:
                 self._views[destination] = view
-            return view
 
     def is_absent(self, destination: str) -> bool:
         """True if the destination is known not to be strict."""
@@ -225,9 +255,10 @@ class StrictDestinations:
     def admin(self) -> AdminClient:
         """The admin client, made when it is first needed."""
         assert self._make_admin is not None
-        if self._admin is None:
-            self._admin = self._make_admin()
-        return self._admin
+        with self._lock:
+            if self._admin is None:
+                self._admin = self._make_admin()
+            return self._admin
 
     def warn(self, destination: str, requested: Mapping[str, Any]) -> list[OrderOverrideWarning]:
         """Logs and counts a warning for each requested value that strict order overrides (S-27)."""
@@ -440,7 +471,7 @@ class StrictTopics(KnownTopics):
             self._plain_until[record.topic] = now + PLAIN_S
             return False
         destination = record.topic.removesuffix(".components")
-        if destination == record.topic or (view := self._strict.of(destination, handle)) is None:
+        if destination == record.topic or (view := self._strict.of(destination, handle, life=life)) is None:
             self.check(handle, record.topic, life)
             return False
         view.require_unchanged()
