@@ -9,11 +9,12 @@ import asyncio
 import pickle
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from fake_handles import FakeBroker, consumed, failure
+from fake_handles import FakeBroker, FakeConsumer, FakeProducer, consumed, failure
 from test_aio import cancelled_at, play
 from test_client_long_units import long, sent
 from test_client_runs import UNITS, of, on_topic, written
@@ -22,6 +23,7 @@ import uow
 from tests.processes import PATIENCE_S, wait_for
 from uow import aio, errors
 from uow.client import sending, session_state
+from uow.client.ownership import Ownership
 from uow.client.session_state import Waits
 from uow.client.transaction import Transaction
 from uow.topics.headers import COMPONENT_ID, DIGEST
@@ -196,8 +198,10 @@ def test_records_that_nobody_waits_for_are_counted_and_forgotten(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "REMEMBERED", 5)
-    with fake.connect(reconnect_blocking_ms=1) as connection:
+    with fake.connect() as connection:
         plain = connection._session.plain
+        connection.send("d", "first", id="z", seq=1)
+        connection._session.life.waits = Waits(1, 0)
         fake.answers = False
         components = [uow.Component(str(number)) for number in range(20)]
         for number, component in enumerate(components):
@@ -206,10 +210,10 @@ def test_records_that_nobody_waits_for_are_counted_and_forgotten(
         assert len(plain._pending) == 20
         fake.answers = True
         plain.serve(0)
-        assert connection.stats().sent == 20
+        assert connection.stats().sent == 21
         assert (len(plain._pending), len(plain._left)) == (0, 5)
         connection.send("d", components[-1], id="a", seq=20)
-    assert len(fake.visible) == 20
+    assert len(fake.visible) == 21
 
 
 def test_what_carries_no_identity_is_never_said_to_be_absent(fake: FakeBroker, connection: uow.Connection) -> None:
@@ -245,7 +249,9 @@ def test_a_message_forwarded_to_two_topics_reaches_both_behind_a_commit_that_was
     fake.before.clear()
     assert connection.forward(message, "two") is uow.Forwarded.COMMITTED
     assert connection.forward(message, "one") in (uow.Forwarded.COMMITTED, uow.Forwarded.AGAIN)
-    assert [each.name for each in fake.visible][:2] == ["one", "two"]
+    assert [each.name for each in fake.visible] == ["one", "two"]
+    assert connection.forward(message, "one", value=b"another") is uow.Forwarded.COMMITTED
+    assert [each.value for each in fake.visible] == [b"0", b"0", b"another"]
 
 
 def test_nothing_is_forwarded_while_an_earlier_commit_may_still_land(fake: FakeBroker) -> None:
@@ -296,7 +302,15 @@ def test_ctrl_c_in_a_commit_of_a_session_commits_each_message_once(
     fake: FakeBroker, connection: uow.Connection, landed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.records = [consumed(b"%d" % offset, offset=offset) for offset in range(3)]
-    interrupted = [True]
+    interrupted, steps = [True], list[str]()
+    for owner, name in ((FakeProducer, "init_transactions"), (FakeConsumer, "committed")):
+        call = getattr(owner, name)
+
+        def noted(self: Any, *args: Any, name: str = name, call: Any = call) -> Any:
+            steps.append(name)
+            return call(self, *args)
+
+        monkeypatch.setattr(owner, name, noted)
 
     def commit(self: Any, *args: Any, **settings: Any) -> None:
         if interrupted and interrupted.pop():
@@ -304,6 +318,7 @@ def test_ctrl_c_in_a_commit_of_a_session_commits_each_message_once(
                 real(self, *args, **settings)
             else:
                 self._abandon()
+            steps.append("interrupted")
             raise KeyboardInterrupt
         real(self, *args, **settings)
 
@@ -320,7 +335,7 @@ def test_ctrl_c_in_a_commit_of_a_session_commits_each_message_once(
     assert [each.value for each in fake.visible] == [b"0", b"1", b"2"]
     assert fake.committed["t", 0][0] == 3
     if not landed:
-        assert fake.calls.count("init_transactions") >= 2, "a new epoch, before positions are asked for"
+        assert steps[steps.index("interrupted") :][1:3] == ["init_transactions", "committed"], "first a new epoch"
 
 
 # -- handlers
@@ -490,7 +505,8 @@ def test_a_session_commits_the_position_of_each_message_that_it_handed_out_and_o
                 if rolls_back:
                     await session.rollback()
                 else:
-                    await session.commit()
+                    with suppress(errors.TransactionRolledBackError):  # a send that was cancelled may be in it or not
+                        await session.commit()
                 position = fake.committed.get(("t", 0), (0, ""))[0]
                 assert position == len(fake.visible), "a position and what came of it are committed together"
             await work()
@@ -558,3 +574,171 @@ def test_a_destination_stays_as_it_was_while_there_is_no_connection_r19(fake: Fa
         fake.script["list_topics"] = [failure(KafkaError._TIMED_OUT)] * 100
         assert strict.of("d", fake.producers[0], life=life) is None, "not answered: it stays as it was"
         assert strict.is_absent("d")
+
+
+# -- what a second reader of all this found
+
+
+def test_an_awaited_send_that_was_cancelled_and_is_repeated_is_written_once(fake: FakeBroker) -> None:
+    async def story(connection: aio.Connection) -> None:
+        await connection.send("d", "first", id="z", seq=1)
+        plain = connection._sync._session.plain
+        for topic in ("d", "e"):  # known, and new: the latter asks in a thread
+            component = uow.Component("x")
+            fake.answers = False
+            task = asyncio.ensure_future(connection.send(topic, component, id="a", seq=1))
+            await asyncio.to_thread(wait_for, lambda: plain._pending)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            fake.answers = True
+            while plain._pending:
+                await asyncio.to_thread(plain.serve, 0.01)
+            assert (await connection.send(topic, component, id="a", seq=1)).offset == 7
+
+    play(story, fake)
+    assert [each.name for each in fake.visible[1:]] == ["d.components", "e.components"]
+
+
+def test_what_a_handler_forwarded_before_ctrl_c_goes_with_it(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.records = [consumed(b"%d" % offset, offset=offset) for offset in range(2)]
+    reader, seen = connection.messages("t", group="g", commit_interval_ms=5000), []
+
+    def handle(message: uow.Message) -> None:
+        seen.append(message.value)
+        connection.forward(message, "out")
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        if message.value == b"1":
+            reader.stop()
+
+    with pytest.raises(KeyboardInterrupt):
+        reader.run(handle)
+    reader.run(handle)
+    reader.close()
+    assert [each.value for each in fake.visible] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("then", ["commit", "rollback", "receive"])
+def test_ctrl_c_just_behind_the_commit_of_a_session_doubles_nothing(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    fake.records = [consumed(b"%d" % offset, offset=offset) for offset in range(2)]
+    with connection.session(transacted=True) as session:
+        reader, producer = session.messages("t", group="g"), session.producer()
+        producer.send(next(reader).value, destination="d", to="out")
+        with monkeypatch.context() as interrupted:
+            interrupt_once(interrupted, Ownership, "committed", after=False)
+            with pytest.raises(KeyboardInterrupt):
+                session.commit()
+        if then != "receive":
+            getattr(session, then)()
+        while (message := reader.receive(0)) is not None:
+            producer.send(message.value, destination="d", to="out")
+            session.commit()
+    assert [each.value for each in fake.visible] == [b"0", b"1"]
+    assert fake.committed["t", 0][0] == 2
+
+
+def test_a_stream_whose_topic_cannot_be_read_for_a_moment_gives_up_no_healthy_unit(fake: FakeBroker) -> None:
+    fake.topics = {UNITS: 1, "D.errors": 1}
+    fake.records = on_topic([*written(*of("a")), *written(*of("b"))])
+    with fake.connect() as connection:
+        reader = connection.stream("D", group="g")
+        unit = next(reader)
+        next(unit.components)
+        fake.read_errors = [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
+        with pytest.raises(errors.DestinationUnavailableError):
+            list(unit.components)
+        got = []
+        for _ in range(2):
+            unit = next(reader)
+            got.append((unit.id, [each.seq for each in unit.components]))
+            unit.acknowledge()
+    assert got == [("a", [1, 2, 3]), ("b", [1, 2, 3])]
+    assert reader.given_up == {}
+
+
+def test_who_left_hears_of_the_record_that_another_one_waited_for(fake: FakeBroker) -> None:
+    with fake.connect() as connection:
+        component, plain = uow.Component("x"), connection._session.plain
+        connection.send("d", "first", id="z", seq=1)
+        fake.answers = False
+        connection._session.life.waits = Waits(20, 0)
+        with pytest.raises(errors.ReconnectTimeoutError):
+            connection.send("d", component, id="a", seq=1)
+        fake.answers = True
+        for _ in range(3):
+            assert connection.send("d", component, id="a", seq=1).offset == 7
+        assert len(plain._left) == 1
+    assert len(fake.visible) == 2
+
+
+def test_ctrl_c_behind_produce_leaves_a_record_that_is_waited_for(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.send("d", "first", id="z", seq=1)
+    for step in ((FakeProducer, "produce"), (sending.PlainSender, "_noted")):
+        component = uow.Component("x")
+        with monkeypatch.context() as interrupted:
+            interrupt_once(interrupted, *step)
+            with pytest.raises(KeyboardInterrupt):
+                connection.send("d", component, id="a", seq=1)
+        connection.send("d", component, id="a", seq=1)
+        assert fake.visible.pop().value == b"x"
+        assert len(fake.visible) == 1
+
+
+def test_run_ends_where_its_topic_is_gone(fake: FakeBroker, connection: uow.Connection) -> None:
+    reader = connection.messages("t", group="g")
+    fake.read_errors = [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
+    with pytest.raises(errors.DestinationUnavailableError):
+        reader.run(lambda message: None)
+
+
+def test_run_ends_where_the_commit_of_its_session_is_pending(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.records = [consumed(b"0")]
+    with connection.session(transacted=True) as session:
+        reader = session.messages("t", group="g")
+        session._is_pending = True
+        with pytest.raises(errors.CommitPendingError):
+            reader.run(lambda message: None)
+        session._is_pending = False
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_session_acknowledges_nothing_that_its_handler_failed_at(
+    fake: FakeBroker, connection: uow.Connection, error: type[BaseException]
+) -> None:
+    fake.records = [consumed(b"0")]
+    with connection.session(acknowledge="auto") as session:
+        reader = session.messages("t", group="g")
+
+        def handle(message: uow.Message) -> None:
+            reader.stop()
+            raise error
+
+        with suppress(KeyboardInterrupt):
+            reader.run(handle)
+    assert fake.committed.get(("t", 0), (0, ""))[0] == 0
+
+
+def test_ctrl_c_in_the_middle_of_a_send_ends_the_unit(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(errors.TransactionRolledBackError), connection.unit("d") as unit:  # noqa: PT012  # leaving it raises
+        unit.send("a")
+        with monkeypatch.context() as interrupted:
+            interrupt_once(interrupted, FakeProducer, "produce")
+            with pytest.raises(KeyboardInterrupt):
+                unit.send("b")
+        unit.send("b")
+    assert fake.visible == []
+
+
+def test_an_identity_among_the_headers_counts(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.delivery_errors = [KafkaError(KafkaError._MSG_TIMED_OUT)]
+    with pytest.raises(errors.AmbiguousSendError) as doubt:
+        connection.send("d", "x", headers={COMPONENT_ID: "mine"})
+    assert doubt.value.suspect is not None
+    assert doubt.value.suspect.component_id == "mine"

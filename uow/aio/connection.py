@@ -376,16 +376,15 @@ class UnitWriter:
         sync, value = self._entered, bare(value)
         if not self._lane.is_free or not sync._is_placed:
             return await self._taken(partial(sync.send, value, to=to, headers=headers, key=key))
+        self._at_once += 1
+        if self._at_once % TURN == 0:
+            await asyncio.sleep(0)
         record = sync._prepared(value, to, headers, key)
         if sync._takes_at_once:
             try:
-                count = sync._take(record, may_wait=False)
+                return sync._take(record, may_wait=False)
             except BufferError:
-                return await self._taken(partial(sync._take, record))
-            self._at_once += 1
-            if self._at_once % TURN == 0:
-                await asyncio.sleep(0)
-            return count
+                pass
         return await self._taken(partial(sync._take, record))
 
     async def _taken(self, call: Callable[[], int]) -> int:
@@ -459,6 +458,12 @@ class ClientSession:
         """As `uow.ClientSession.close`."""
         await self._finish(self._sync.close)
 
+    def _doom(self, future: asyncio.Future[Any]) -> None:
+        """A send that was cancelled may be in the transaction or not."""
+        self._sync._doom("a send was cancelled: roll back, and send all of it again")
+        if not future.cancelled():
+            future.exception()
+
     async def _finish(self, call: Callable[[], None]) -> None:
         await finish(self._lane.run(call), self._connection._sync._session.life.waits.close_s)
 
@@ -496,16 +501,17 @@ class Producer:
         if not session.transacted:
             return await session._connection.send(where, value, **marks)  # type: ignore[arg-type]
         component = as_component(value)
+        self._at_once += 1
+        if self._at_once % TURN == 0:
+            await asyncio.sleep(0)
         if session._lane.is_free and not (id is not None and session._connection._sync._asks_before_sending):
             record = session._connection._sync._record(where, component, **marks)  # type: ignore[arg-type]
             try:
                 if session._sync._takes_at_once(record):
                     session._sync._produce(record, may_wait=False)
-                    self._at_once += 1
-                    if self._at_once % TURN == 0:
-                        await asyncio.sleep(0)
                     return None
             except BufferError:
                 pass
-            return await session._lane.run(partial(session._sync._send, component, record))
-        return await session._lane.run(partial(self._sync.send, component, destination=destination, **marks))  # type: ignore[arg-type]
+            return await session._lane.run(partial(session._sync._send, component, record), keep=session._doom)
+        send = partial(self._sync.send, component, destination=destination, **marks)  # type: ignore[arg-type]
+        return await session._lane.run(send, keep=session._doom)

@@ -65,11 +65,15 @@ class Sends:
                 await asyncio.sleep(0)
         if begun is None:  # the topic is new or strict, or there is no room
             begun = await self._lanes.setdefault(record.topic, Lane()).run(
-                partial(self._begun, component_id, record, way)
+                partial(self._begun, component_id, record, way), keep=self._leave
             )
         if isinstance(begun, Sent):
             return begun
         return await self._settled(begun)
+
+    def _leave(self, begun: asyncio.Future[Sent | Delivery]) -> None:
+        if not begun.cancelled() and begun.exception() is None and isinstance(result := begun.result(), Delivery):
+            self._sender.leave(result)
 
     def _begun(self, component_id: str, record: OutgoingRecord, way: str) -> Sent | Delivery:
         """In a thread, in the turn of the topic."""
@@ -104,7 +108,10 @@ class Sends:
             if waiting is None or waiting[0] is not delivery:
                 continue
             del self._waiting[delivery.identity]
-            self._tell(waiting[2], partial(self._sender.settled, delivery))
+            if all(future.done() for future in waiting[2]):  # cancelled: whoever sends it again hears of this one
+                self._sender.leave(delivery)
+            else:
+                self._tell(waiting[2], partial(self._sender.settled, delivery))
 
     def _tell(self, futures: list[asyncio.Future[Sent]], fate: Callable[[], Sent]) -> None:
         try:

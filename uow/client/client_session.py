@@ -73,7 +73,7 @@ class ClientSession:
         self._held: dict[int, tuple[Received, Received]] = {}
         """First and last received since the last commit, by identity of their ownership."""
         self._rows: list[tuple[Ownership, TopicPartition]] = []
-        self._is_pending = False
+        self._is_pending = self._is_committed = False
         self._ended: Ended | None = None
 
     def __enter__(self) -> Self:
@@ -125,6 +125,8 @@ class ClientSession:
     def _before_receive(self) -> None:
         """Called by the session's readers before they wait for the next one."""
         self._require_open()
+        if self._is_committed:
+            self._finish()
         if self._is_pending:
             raise CommitPendingError("the commit of this session was not answered yet: call commit() again")
         if not self.transacted and self.acknowledge is Acknowledge.AUTO:
@@ -139,6 +141,8 @@ class ClientSession:
     def _acknowledge_held(self) -> None:
         held, self._held = list(self._held.values()), {}
         for _, last in held:
+            if last._ownership.rewind is not None and last._ownership.rewind <= last.offset:
+                continue  # it comes again
             try:
                 last._acknowledge()
             except LostServerError as lost:  # the listener has heard of it
@@ -216,6 +220,9 @@ class ClientSession:
             ConfigError: The session is not transacted.
         """
         self._require_transacted()
+        if self._is_committed:
+            self._finish()
+            return
         if not self._is_pending:
             self._doom_by_moves()
             if self._failure is not None:
@@ -226,6 +233,7 @@ class ClientSession:
                 self._give_up(failure)
         try:
             self._commit()
+            self._is_committed = True
         except CommitPendingError:
             self._is_pending = True
             raise
@@ -238,9 +246,17 @@ class ClientSession:
                     consumption.doubt(self._transaction.left_in_doubt)
             self._undo()
             raise
+        self._finish()
+
+    def _finish(self) -> None:
+        """Takes note of a commit that took place; where Ctrl-C came in between, the next call does."""
         for ownership, row in self._rows:
             ownership.committed(row)
         self._done()
+
+    def _doom(self, why: str) -> None:
+        """The transaction can only be rolled back."""
+        self._failure = self._failure or TransactionRolledBackError(why)
 
     def _commit(self) -> None:
         token = next((last._consumption.token() for _, last in self._held.values()), None)
@@ -300,13 +316,17 @@ class ClientSession:
             raise ConfigError("transacted", False, "only a transacted session has something to commit or roll back")
 
     def _undo(self) -> None:
+        if self._is_committed:
+            self._finish()
+            return
         for first, _ in self._held.values():
             first._ownership.go_back(first.offset)
         self._done()
 
     def _done(self) -> None:
         transaction, self._transaction = self._transaction, None
-        self._held, self._rows, self._failure, self._is_pending = {}, [], None, False
+        self._held, self._rows, self._failure = {}, [], None
+        self._is_pending = self._is_committed = False
         if transaction is not None:
             transaction.end()
 

@@ -329,7 +329,10 @@ class Hop:
                 self._settle()
             if self._late is not None:
                 (late, topic), fate = self._late
-                if message is late and (record.topic == topic or fate is Forwarded.AGAIN):
+                if message is late and fate is Forwarded.AGAIN:
+                    return fate
+                if message is late and record.topic == topic:
+                    self._late = None  # said once: another record of it to that topic is sent
                     return fate
             return self._forward(message, record)
 

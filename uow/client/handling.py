@@ -28,7 +28,7 @@ STEP_S: Final = 0.5
 """Longest single wait, so that `stop` is heard."""
 
 
-ROLLED_BACK: Final = (TransactionRolledBackError, CommitOutcomeUnknownError, DestinationUnavailableError)
+ROLLED_BACK: Final = (TransactionRolledBackError, CommitOutcomeUnknownError)
 """Errors of the commit of what handlers forwarded before, which passes: those messages come again, unless that was committed."""
 
 
@@ -65,8 +65,13 @@ class HandlerLoop:
         while not stopping.is_set():
             try:
                 received = self._receive(STEP_S)
-            except (ReconnectTimeoutError, CommitPendingError) as outage:
+            except ReconnectTimeoutError as outage:
                 log.debug("%s", outage)  # the total time ends the wait, not this call's
+                continue
+            except CommitPendingError as outage:
+                if not self._has_open_hop:  # of a session: its owner asks for it again
+                    raise
+                log.debug("%s", outage)
                 continue
             except ROLLED_BACK as failure:
                 log.warning("what was forwarded comes again: %s", failure)
@@ -80,10 +85,17 @@ class HandlerLoop:
         try:
             self._handle(received)
         except BaseException as left:
-            ownership = received._ownership
+            ownership, hop = received._ownership, self._consumption.hop
             if not isinstance(left, Exception) and ownership.acknowledged <= received.offset:
+                if hop is not None:  # what it forwarded goes with it
+                    hop.abort()
                 ownership.go_back(received.offset)
             raise
+
+    @property
+    def _has_open_hop(self) -> bool:
+        hop = self._consumption.hop
+        return hop is not None and hop.is_open
 
     def _handle(self, received: Any) -> None:
         before = {*threading.enumerate()}
@@ -101,12 +113,20 @@ class HandlerLoop:
         self._look_for_work_left(result, before)
         try:
             received.acknowledge()
-        except (LostServerError, ReconnectTimeoutError, CommitPendingError, *ROLLED_BACK) as failure:
+        except (
+            LostServerError,
+            ReconnectTimeoutError,
+            CommitPendingError,
+            DestinationUnavailableError,
+            *ROLLED_BACK,
+        ) as failure:
             log.info("not acknowledged: %s", failure)  # it comes again, here or elsewhere, or is with a later one
 
     def _failed(self, received: Any, failure: Exception) -> None:
-        ownership, hop = received._ownership, self._consumption.hop
-        if isinstance(failure, CommitPendingError) and hop is not None and hop.is_open:
+        ownership = received._ownership
+        if isinstance(failure, CommitPendingError):
+            if not self._has_open_hop:
+                raise failure
             log.info("%s", failure)  # it goes on, and is asked for again by the next `receive`
             return
         if self._consumption.is_ours(ownership, received.offset):

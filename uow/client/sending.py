@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
@@ -62,7 +62,9 @@ class Delivery:
         partition: Where it was sent; -1: where its key belongs.
         ends: Ends of partitions that were known before.
         at: When it was sent, epoch seconds.
-        has_identity: True if the record carries its component id.
+        carried: The component id in the record's headers; empty without one.
+        is_handed_over: True once the library may have it.
+        owner: The thread that hands it over.
         hear: Its sender's: called once it is known.
         sent: Its place in the log.
         error: Why it has none.
@@ -74,10 +76,12 @@ class Delivery:
     partition: int
     ends: Mapping[tuple[str, int], int]
     at: float
-    has_identity: bool
+    carried: bytes
     hear: Callable[[Delivery], object]
     sent: Sent | None = None
     error: UowError | None = None
+    is_handed_over: bool = False
+    owner: int = field(default_factory=threading.get_ident)
     is_left: bool = False
     on_known: Callable[[Delivery], object] | None = None
 
@@ -92,9 +96,9 @@ class Delivery:
     @property
     def suspect(self) -> Suspect | None:
         """Identity and place of the record, should nobody be able to tell its fate; None for one that carries no identity."""
-        if not self.has_identity:
+        if not self.carried:
             return None
-        return Suspect(self.component_id, self.topic, self.partition, self.ends, self.at)
+        return Suspect(self.carried.decode("utf-8", "replace"), self.topic, self.partition, self.ends, self.at)
 
     @property
     def is_known(self) -> bool:
@@ -201,16 +205,19 @@ class PlainSender:
 
     def begin_at_once(self, component_id: str, record: OutgoingRecord) -> Delivery | None:
         """Hands a record over if there is room for it, else returns None; waits for nothing. Raises as `send`."""
-        delivery, is_new = self._noted(component_id, record)
-        if is_new:
-            try:
+        noted: Delivery | None = None
+        try:
+            delivery, is_new = self._noted(component_id, record)
+            if is_new:
+                noted = delivery
                 _hand_over(self._open_handle(), record, delivery)
-            except BufferError:
-                self._pending.pop(delivery.identity, None)
-                return None
-            except BaseException as failure:
-                self._not_sent(delivery, failure)
-                raise
+        except BufferError:
+            if noted is not None:
+                self._pending.pop(noted.identity, None)
+            return None
+        except BaseException as failure:
+            self._not_sent(noted, failure)
+            raise
         return delivery
 
     def serve(self, timeout: float) -> None:
@@ -225,7 +232,7 @@ class PlainSender:
 
     def late(self, delivery: Delivery) -> ReconnectTimeoutError:
         """The error of whoever waited in vain for the fate of a record, which goes on."""
-        self._leave(delivery)
+        self.leave(delivery)
         error = self._life.too_long(f"{delivery.topic}: component {delivery.component_id} is still under way")
         error.pending = Pending(self, delivery)
         return error
@@ -233,13 +240,12 @@ class PlainSender:
     def settled(self, delivery: Delivery) -> Sent:
         """The place of a record whose fate is known. Raises as `send`."""
         self._pending.pop(delivery.identity, None)
-        self._left.pop(delivery.identity, None)
         if delivery.sent is None:
             assert delivery.error is not None
             raise delivery.error
         return delivery.sent
 
-    def _leave(self, delivery: Delivery) -> None:
+    def leave(self, delivery: Delivery) -> None:
         """Nobody waits for it any more. Whoever sends it again while it is remembered hears of this one."""
         with self._lock:
             delivery.is_left = True
@@ -259,7 +265,8 @@ class PlainSender:
                 self._remember(delivery)
 
     def _remember(self, delivery: Delivery) -> None:
-        if self._pending.pop(delivery.identity, None) is None:
+        self._pending.pop(delivery.identity, None)
+        if delivery.sent is None:
             return
         self._left[delivery.identity] = delivery
         while len(self._left) > REMEMBERED:
@@ -280,13 +287,15 @@ class PlainSender:
         return self.settle(self._begin(component_id, record, patience), lambda: patience.is_over)
 
     def _begin(self, component_id: str, record: OutgoingRecord, patience: Patience) -> Delivery:
-        delivery, is_new = self._noted(component_id, record)
-        if is_new:
-            try:
+        noted: Delivery | None = None
+        try:
+            delivery, is_new = self._noted(component_id, record)
+            if is_new:
+                noted = delivery
                 _produce(self._open_handle(), record, delivery, patience, self._life)
-            except BaseException as failure:
-                self._not_sent(delivery, failure)
-                raise
+        except BaseException as failure:
+            self._not_sent(noted, failure)
+            raise
         return delivery
 
     def _noted(self, component_id: str, record: OutgoingRecord) -> tuple[Delivery, bool]:
@@ -294,20 +303,31 @@ class PlainSender:
         identity = component_id, record.topic, record.key
         with self._lock:
             found = self._pending.get(identity) or self._left.get(identity)
-            if found is not None:
-                return found, False
+            if (
+                found is not None
+            ):  # that of a call of this thread that Ctrl-C ended before it handed the record over goes on here
+                is_abandoned = not (found.is_handed_over or found.is_known) and found.owner == threading.get_ident()
+                return found, is_abandoned
             if self._noted_ends is None:
                 self._noted_ends = self._ends.copy()
-            has_identity = (COMPONENT_ID, component_id.encode()) in record.headers
-            delivery = Delivery(identity, record.partition, self._noted_ends, time.time(), has_identity, self._hear)
+            carried = next((value for name, value in record.headers if name == COMPONENT_ID and value), b"")
+            delivery = Delivery(identity, record.partition, self._noted_ends, time.time(), carried, self._hear)
             self._pending[identity] = delivery
             return delivery, True
 
-    def _not_sent(self, delivery: Delivery, failure: BaseException) -> None:
-        """The library did not take a record: whoever else waits for it hears of it as well."""
+    def _not_sent(self, delivery: Delivery | None, failure: BaseException) -> None:
+        """A record was not handed over, or Ctrl-C came in the middle of that: whoever else waits for it hears of it as well."""
+        if delivery is None:
+            return
+        is_cut_short = not isinstance(failure, Exception)
+        if is_cut_short and delivery.is_handed_over and not isinstance(failure.__cause__, TypeError):
+            self.leave(delivery)  # the library has it: its report will tell
+            return
         self._pending.pop(delivery.identity, None)
         if not isinstance(failure, UowError):
-            failure = SendRejectedError(f"{delivery.topic}: the library did not take it: {failure!r}")
+            failure = AmbiguousSendError(
+                f"{delivery.topic}: handing it over was cut short: {failure!r}", delivery.suspect
+            )
         delivery.fail(failure)
 
     def settle(self, delivery: Delivery, is_over: Callable[[], bool]) -> Sent:
@@ -320,7 +340,7 @@ class PlainSender:
                 if is_over() and not delivery.is_known:
                     raise self.late(delivery)
         except BaseException:  # Ctrl-C as well
-            self._leave(delivery)
+            self.leave(delivery)
             raise
         return self.settled(delivery)
 
@@ -339,7 +359,8 @@ class PlainSender:
                 return
             self._handle = None
             self._life.count(rebuilds=1)
-            doubtful, self._pending = self._pending, {}
+            doubtful = {key: each for key, each in self._pending.items() if each.is_handed_over}
+            self._pending = {key: each for key, each in self._pending.items() if key not in doubtful}
         for delivery in doubtful.values():
             if not delivery.is_known:
                 error = AmbiguousSendError(f"{delivery.topic}: {failure}", delivery.suspect)
@@ -425,6 +446,7 @@ def _produce(
 
 
 def _hand_over(handle: ProducerHandle, record: OutgoingRecord, delivery: Delivery) -> None:
+    delivery.is_handed_over = True
     try:
         hand_over(handle, record, delivery.on_delivery)
     except KafkaException as failure:

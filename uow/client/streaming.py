@@ -125,10 +125,10 @@ class _Components(Iterator[ReceivedComponent]):
             return next(self._made)
         except StopIteration:
             raise
-        except Exception as failure:
+        except DecodeError as failure:
             self.failure = failure
             raise
-        except BaseException:  # Ctrl-C: what was read is not handed out, and is read again
+        except BaseException:  # Ctrl-C as well: what was read is not handed out, and is read again
             ownership, first = self._begun.ownership, coordinates(self._begun.part[0])[2]
             if self._begun.consumption.is_ours(ownership, first):
                 ownership.go_back(first)

@@ -240,9 +240,10 @@ class Transaction:
         settling = self._settling
         if settling is None:
             self._check_open()
-            settling = self._settling = Call(partial(self._commit, positions, group))
-            self.state = TransactionState.SETTLING
         try:
+            if settling is None:
+                self.state = TransactionState.SETTLING
+                settling = self._settling = Call(partial(self._commit, positions, group))
             while not settling.returned(STEP_S):
                 if self._settling is not settling:  # its connection ended meanwhile, in another thread
                     raise self._unknown("its connection ended before the answer")
@@ -435,6 +436,7 @@ class OneTransaction:
 
         def end() -> None:
             if transaction is not None:
+                transaction.abort()  # where its commit was not asked for yet
                 transaction.begin()
                 self._transactions.give_back(transaction)
 

@@ -129,6 +129,7 @@ class UnitWriter:
         self._kept: OutgoingRecord | None = None
         self._uniform = self._of_all = _uniform_in(common)
         self._digest: UnitDigest | None = UnitDigest()
+        self._is_cut = False
         self._failure: UowError | None = None
         """Why components that were given are not in the unit: it cannot go on."""
         component_headers(id, 1, "", common)  # a bad id or option is an error where it was given
@@ -241,16 +242,22 @@ class UnitWriter:
 
     def _take(self, record: OutgoingRecord, *, may_wait: bool = True) -> int:
         """Keeps a record, and produces the one before. Raises as `send`; BufferError, if it may not wait for room: nothing has changed then."""
-        if self._kept is not None:
-            self._produce(self._kept, may_wait=may_wait)
-            self._add_to_digest(self._kept)
-        self._kept = record
-        self.count += 1
+        try:
+            if self._kept is not None:
+                self._produce(self._kept, may_wait=may_wait)
+                self._add_to_digest(self._kept)
+            self._kept, self._is_cut = record, False
+            self.count += 1
+        except Exception:
+            raise
+        except BaseException as cut:  # Ctrl-C: nobody knows how far it came
+            self._failure = TransactionRolledBackError(f"a send was cut short: {cut!r}")
+            raise
         return self.count
 
     def _take_back(self) -> None:
         """The component that was taken last is not in the unit: nobody waited for it any more."""
-        self._kept = None
+        self._kept, self._is_cut = None, True
         self.count -= 1
 
     def _add_to_digest(self, record: OutgoingRecord) -> None:
@@ -353,7 +360,7 @@ class UnitWriter:
         if self._kept is None:
             if self._saved.outcome is not None:
                 return
-            if self.count > self._saved.sent:
+            if self._is_cut:
                 raise IncompleteUnitError("its last send was cancelled, so nothing marks its end", id=self.id.encode())
             raise EmptyUnitError(id=self.id.encode())
         self._add_to_digest(self._kept)

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from uow.client.connection import connect
-from uow.client.kafka_port import STEP_S, Librdkafka, LogWatch, consumer_properties
+from uow.client.kafka_port import STEP_S, Librdkafka, LogWatch, consumer_properties, log_start
 from uow.client.references import END_EVENTS
 from uow.client.strict_log import read_registry, record_of
 from uow.config.loading import Settings
@@ -210,20 +210,25 @@ def _records_between(settings: Settings, passed: Mapping[TopicPartition, int]) -
     count = 0
     with closing(Librdkafka().consumer(properties, LogWatch().logger)) as consumer:
         for row, end in passed.items():
-            consumer.assign([TopicPartition(row.topic, row.partition, row.offset)])
-            position, seen = row.offset, 0
+            place = TopicPartition(row.topic, row.partition)
+            place.offset = position = max(row.offset, log_start(consumer, (row.topic, row.partition)))
+            consumer.assign([place])
+            seen = 0
             until = time.monotonic() + admin.TIMEOUT_S
             while position < end and seen < COUNTED:
                 record = consumer.poll(STEP_S)
-                if record is not None:
+                error = None if record is None else record.error()
+                if record is not None and error is None:
                     until = time.monotonic() + admin.TIMEOUT_S
-                    error, position = record.error(), (record.offset() or 0) + 1
-                    if error is None:
-                        seen += position <= end
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        position = end
-                    elif not is_passing(error):
-                        raise KafkaException(error)
+                    position = (record.offset() or 0) + 1
+                    seen += position <= end
+                elif record is not None and error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    position = record.offset() or 0
+                    break  # before `end` where a transaction is open: what lies behind it may be a record
+                elif error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    break  # retention has taken what lay there
+                elif error is not None and not is_passing(error):
+                    raise KafkaException(error)
                 elif time.monotonic() >= until:
                     raise ReconnectTimeoutError(f"{row.topic}/{row.partition} was read to {position}, and not to {end}")
             count += seen + max(0, end - position)

@@ -106,10 +106,12 @@ class Leases:
             renewed = replace(lease, until=self._wall() + TERM_MS)
             self._write(record_of(destination, renewed))
             self._held[place] = destination, renewed
+        for destination, _ in self._held:
             try:
                 self._require_free(self._read(destination))  # it may have been over while the record was written
             except AlreadyAttachedError as other:
                 self._is_over = True
+                self.give_back()  # else it would stop the other one
                 raise FencedError(str(other)) from other
 
     @property
