@@ -453,7 +453,8 @@ class Driver(PollLoop):
         other += self._ports.placement.memory_bytes if self._ports.placement is not None else 0
         other += self._ports.rules_bytes()
         held = {tp: task.memory_bytes for tp, task in owned.tasks.items()}
-        owned.pause_or_resume(decide_pause(limit, held, other, owned.paused, owned.quarantine))
+        unchanged_ms = owned.pauses_unchanged_ms
+        owned.pause_or_resume(decide_pause(limit, held, other, owned.paused, owned.quarantine, unchanged_ms))
 
     # -- clean stop
 

@@ -5,7 +5,9 @@ Held components shrink only by more input, when a group completes, or by time, w
 - A partition that holds little is never paused: its groups are not to blame.
 - Of those that hold much one always goes on, until the total is over `STOP_SHARE` of the limit. Then that one is paused as well: only a
   revoked partition or a larger limit helps, and the worker says so instead of dying.
-- One partition is paused in a turn, the fullest first. All are resumed together once the total is below `RESUME_SHARE`.
+- One partition is paused in a turn, the fullest first. All are resumed together once the total is below `RESUME_SHARE`. While it stays between that
+  and the limit they take turns: every `TURN_MS` the one that was paused first is resumed. If the total rises above the limit by that, the fullest
+  is paused again. Without this a partition would stand for as long as the others hold so much, and with it its limits of time.
 
 A restore takes what a worker with this limit may have held when it ended, and no more (R-73): what several workers held, or one with a larger
 limit, would take all memory there is. The partition is blocked, and says how much it needs.
@@ -16,7 +18,7 @@ Belongs here: which partition, and how much. Does not belong here: pausing itsel
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,6 +34,8 @@ REMEMBERED_SHARE = 0.25
 LEAST_REMEMBERED_BYTES = 4_194_304
 POLL_BYTES = 67_108_864
 """Most that one poll may add to a worker that is within its limit."""
+TURN_MS = 5_000
+"""So long partitions stay paused or resumed at least, while the total is between `RESUME_SHARE` and the limit."""
 OTHER_SHARE = 0.5
 """Most of the limit that is charged for memory which no pause reduces: closed ids, path maps, tables."""
 
@@ -47,15 +51,20 @@ class PauseDecision:
 
     Attributes:
         pause: The partition to pause now; None: none.
-        resume_all: True if all paused partitions go on.
+        resume: The partitions that go on.
     """
 
     pause: Tp | None = None
-    resume_all: bool = False
+    resume: Sequence[Tp] = ()
 
 
 def decide_pause(
-    limit_bytes: int, held: Mapping[Tp, int], other_bytes: int, paused: Collection[Tp], blocked: Container[Tp]
+    limit_bytes: int,
+    held: Mapping[Tp, int],
+    other_bytes: int,
+    paused: Collection[Tp],
+    blocked: Container[Tp],
+    unchanged_ms: int = 0,
 ) -> PauseDecision:
     """Decides about the next turn.
 
@@ -63,8 +72,9 @@ def decide_pause(
         limit_bytes: `memory_limit_bytes`.
         held: Bytes that each partition holds and a pause would keep from growing.
         other_bytes: Bytes that no pause reduces.
-        paused: Partitions that are paused for memory already.
+        paused: Partitions that are paused for memory already, in the order in which they were paused.
         blocked: Partitions that are not read because they are blocked.
+        unchanged_ms: For how long the same ones have been paused.
     """
     total = sum(held.values()) + min(other_bytes, int(limit_bytes * OTHER_SHARE))
     if total > limit_bytes:
@@ -73,7 +83,9 @@ def decide_pause(
         if len(heavy) > 1 or (heavy and total > limit_bytes * STOP_SHARE):
             return PauseDecision(pause=max(heavy, key=held.__getitem__))
     elif paused and total < limit_bytes * RESUME_SHARE:
-        return PauseDecision(resume_all=True)
+        return PauseDecision(resume=[*paused])
+    elif paused and unchanged_ms >= TURN_MS:
+        return PauseDecision(resume=[next(iter(paused))])
     return PauseDecision()
 
 

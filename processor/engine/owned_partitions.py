@@ -38,7 +38,7 @@ class OwnedPartitions:
         quarantine: Blocked partitions.
         portions: Partitions in which a record is at fault.
         waiting: Commands that cannot be decided yet.
-        paused: Partitions that are not read because memory is short.
+        paused: Partitions that are not read because memory is short, in the order in which they were paused.
     """
 
     def __init__(self, ports: Ports, runner: TaskRunner, inputs: InputTopics, serve: Meanwhile) -> None:
@@ -49,7 +49,8 @@ class OwnedPartitions:
         self.quarantine = Quarantine()
         self.portions = Portions()
         self.waiting = WaitingCommands(ports.source, inputs)
-        self.paused: set[Tp] = set()
+        self.paused: dict[Tp, None] = {}
+        self._paused_at = 0
 
     @property
     def rebalances(self) -> int:
@@ -80,9 +81,9 @@ class OwnedPartitions:
     def revoke(self, tps: Sequence[Tp]) -> list[Tp]:
         """Drops them. Returns every partition to read no longer."""
         self._assignment.revoke(tps)
-        was_paused = bool(self.paused.intersection(tps))
-        self.paused.difference_update(tps)
+        was_paused = not self.paused.keys().isdisjoint(tps)
         for tp in tps:
+            self.paused.pop(tp, None)
             self.tasks.pop(tp, None)
             self.quarantine.forget(tp)
             self.portions.forget(tp)
@@ -205,13 +206,21 @@ class OwnedPartitions:
 
     # -- memory (ER-19)
 
+    @property
+    def pauses_unchanged_ms(self) -> int:
+        """For how long the same partitions have been paused for memory."""
+        return self._clock.monotonic_ms() - self._paused_at
+
     def pause_or_resume(self, decision: PauseDecision) -> None:
         """Carries out a decision about memory."""
         if decision.pause is not None:
             self._source.pause([decision.pause])
-            self.paused.add(decision.pause)
-            self._runner.paused(frozenset(self.paused))
-        elif decision.resume_all:
-            self._source.resume([tp for tp in self.paused if tp not in self.quarantine])
-            self.paused.clear()
-            self._runner.paused(frozenset())
+            self.paused[decision.pause] = None
+        elif decision.resume:
+            self._source.resume([tp for tp in decision.resume if tp not in self.quarantine])
+            for tp in decision.resume:
+                del self.paused[tp]
+        else:
+            return
+        self._paused_at = self._clock.monotonic_ms()
+        self._runner.paused(frozenset(self.paused))

@@ -159,7 +159,7 @@ def test_all_paused_partitions_go_on_together_but_blocked_ones(worker: OwningWor
         worker.owned.pause_or_resume(PauseDecision(pause=tp))
     worker.owned.block(P1, Blocked("why"))
     worker.take_heard()
-    worker.owned.pause_or_resume(PauseDecision(resume_all=True))
+    worker.owned.pause_or_resume(PauseDecision(resume=[*worker.owned.paused]))
     assert worker.fetched == {P0, C0, C1}
     assert worker.take_heard() == [("paused", [])]
     worker.owned.pause_or_resume(PauseDecision())
