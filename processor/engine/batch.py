@@ -16,6 +16,7 @@ from uow.processor.core.gathered import NEVER
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 from uow.processor.engine.rule_figures import OpenFigures
 from uow.processor.engine.set_aside import Aside
+from uow.processor.engine.tracebacks import free_frames
 from uow.schemas.error_classes import InternalError, UowError, shown
 from uow.schemas.faults import ENDS
 from uow.topics.commands import Asked
@@ -92,6 +93,9 @@ class Task(Protocol):
     @property
     def first_deadline(self) -> int | None: ...
     def drain(self) -> Plan | None: ...
+    def let_go(self) -> None: ...
+    @property
+    def has_let_go(self) -> bool: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -195,6 +199,7 @@ class Batch:
             self.finish(self.outcome if self._applied else Blocked("the agent left the batch without applying it"))
             return False
         if not isinstance(error, ENDS):
+            free_frames(error)  # they hold this batch, which holds the error
             self.finish(_as_blocked(error))
             return True
         self.finish(error)

@@ -7,11 +7,11 @@ and what follows for the partition (`uow.processor.engine.owned_partitions`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from traceback import clear_frames
 
 from uow.processor.engine.batch import Task
 from uow.processor.engine.driver_ports import Restore
 from uow.processor.engine.ports import Abandoned, Blocked, Doubt, Stopped, Tp
+from uow.processor.engine.tracebacks import free_frames
 from uow.schemas.error_classes import ConfigError, FencedError, shown
 
 Restored = tuple[Tp, Task | Blocked]
@@ -47,7 +47,7 @@ def restore_isolated(
     except (Stopped, Doubt, FencedError, ConfigError):
         raise
     except Exception as error:  # noqa: BLE001 - the task boundary: one partition that cannot be restored must not stop the others
-        _free_frames(error)
+        free_frames(error)  # they hold all that the restore had read, and the reason to block is kept for long
         if len(tps) == 1:
             yield tps[0], _cause(error)
             return
@@ -56,13 +56,6 @@ def restore_isolated(
         return
     for tp in tps:  # the error is gone by now
         yield from restore_isolated(restore, [tp], wanted)
-
-
-def _free_frames(error: BaseException | None) -> None:
-    """Empties the frames in the tracebacks: they hold all that the restore had read, and the reason to block is kept for long."""
-    while error is not None:
-        clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
 
 
 def _cause(error: Exception) -> Blocked:

@@ -117,7 +117,12 @@ class OwnedPartitions:
             self.on_progress(tp)
 
     def restore_again(self, tps: Sequence[Tp]) -> None:
-        """Back to the last committed state and position of these, which are read already."""
+        """Back to the last committed state and position of these, which are read already.
+
+        Their tasks are useless, and let go of what they hold first: there is memory for one of each, not for two.
+        """
+        for tp in tps:
+            self.tasks[tp].let_go()
         tasks = self._restored(tps)
         self.tasks.update(tasks)
         self._runner.assigned(tasks)

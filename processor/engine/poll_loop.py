@@ -7,15 +7,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from uow.processor.engine.ports import Doubt, RecordSource, Sink, Stopped, Tp
+from uow.processor.engine.tracebacks import without_frames
 
 
 class Closable(Protocol):
     """A port that is closed at the end."""
 
     def close(self) -> None: ...
+
+
+def _doubt_in(step: Callable[[], None]) -> Doubt | None:
+    """Takes a step. Returns the doubt that ended it."""
+    try:
+        step()
+    except Doubt as doubt:
+        return without_frames(doubt)
+    return None
 
 
 class PollLoop(threading.Thread):
@@ -61,18 +72,15 @@ class PollLoop(threading.Thread):
         self._finished(error)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Starts over as often as it takes: the way back may meet a doubt too, where a partition cannot be set back for example."""
-        try:
-            return step()
-        except Doubt as doubt:
-            cause = doubt
-        while True:
-            try:
-                return self._start_over(cause)
-            except Doubt as doubt:
-                if self._stopping.is_set():
-                    raise
-                cause = doubt
+        """Starts over as often as it takes: the way back may meet a doubt too, where a partition cannot be set back for example.
+
+        Nothing of the turn that met a doubt is left by then: no frame of it can be reached any more.
+        """
+        doubt = _doubt_in(step)
+        while doubt is not None:
+            doubt = _doubt_in(partial(self._start_over, doubt))
+            if doubt is not None and self._stopping.is_set():
+                raise doubt
 
     def _check_stop(self) -> None:
         """A `Meanwhile` for waiting before the group is joined."""

@@ -67,7 +67,7 @@ from uow.processor.engine.rule_figures import OpenFigures, open_figures
 from uow.processor.engine.shapes import UnitTooLargeForRecordError
 from uow.processor.engine.target_topics import WaitingRecords
 from uow.schemas.claim_check import external_bytes
-from uow.schemas.error_classes import DecodeError, InternalError, UnitTooLargeError, UowError
+from uow.schemas.error_classes import DecodeError, InternalError, InvariantViolation, UnitTooLargeError, UowError
 from uow.schemas.records import (
     SETTINGS_KEY,
     Attributes,
@@ -128,14 +128,13 @@ class PartitionTask:
         forgets_until: Ids may come back until then (epoch ms) that nobody remembers, though they closed within `closed_retention_ms`: a
             part of the ledger was gone when this was restored (W-19), or memory was short. 0: there are none.
         forgotten: How many closed groups were forgotten before their time, for want of memory.
+        has_let_go: True once its state is gone, since another task is being restored in its place.
     """
 
     def __init__(self, tp: Tp, context: TaskContext) -> None:
         self.tp = tp
         self.context = context
-        self.partition = Partition(
-            context.place(tp.partition), context.policy, context.plan_bytes, context.rules, context.roll_over_bytes
-        )
+        self.partition = self._empty_partition()
         self.writer = writer_of(context, tp.partition, self.partition.reading)
         self.replayable = ReplayableGroups(context.replay)
         self.blocked: str | None = None
@@ -149,6 +148,22 @@ class PartitionTask:
         self._live_rows: set[bytes] = set()
         self.waiting_records = WaitingRecords()
         self._planned = 0
+        self.has_let_go = False
+
+    def _empty_partition(self) -> Partition:
+        context = self.context
+        return Partition(
+            context.place(self.tp.partition), context.policy, context.plan_bytes, context.rules, context.roll_over_bytes
+        )
+
+    def let_go(self) -> None:
+        """Lets go of everything held and remembered: it is not what is committed, and another task takes its place once it is restored. This one makes no plan any more."""
+        self.has_let_go = True
+        useless, self.partition = self.partition, self._empty_partition()
+        self.partition.position, self.partition.command_position = useless.position, useless.command_position
+        self.partition.clock = useless.clock
+        self.replayable = ReplayableGroups(self.context.replay)
+        self.waiting_records = WaitingRecords()
 
     @property
     def position(self) -> int:
@@ -443,7 +458,7 @@ class PartitionTask:
         """
         partition, context = self.partition, self.context
         is_cut, awaits_rule = partition.is_cut, partition.awaits_rule
-        happened = partition.take_happened()
+        happened = self._take_happened()
         topics = context.topics
         plan = Plan(
             self.tp,
@@ -509,6 +524,11 @@ class PartitionTask:
         plan.ledger = self._ledger(floor, happened.not_held, [one for _, one in closed], happened.commands)
         self._planned = partition.position
         return plan
+
+    def _take_happened(self) -> Happened:
+        if self.has_let_go:
+            raise InvariantViolation(self.tp, "a plan", "it has let go of its state")
+        return self.partition.take_happened()
 
     def _close_ruled(
         self, effects: Iterable[Outward], closed: Iterable[tuple[Group | None, Closed]], written: WrittenOutputs

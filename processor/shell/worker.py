@@ -60,6 +60,7 @@ SAY_AFTER_S = 5.0
 RETRY_S = 0.05
 NEW_TOPIC_S = 5.0
 LOOK_AGAIN_S = 0.25
+RESTORE_S = 30.0
 _REMEDIES = {"topic": "run `uow topics create`", "partitions": "run `uow topics repartition`"}
 
 
@@ -205,6 +206,7 @@ class UowWorker(faust.Worker):
         """Gives up what was open at the signal, also what only the components read meanwhile open; then stops as without. Ends with 1 if it cannot."""
         since, asked = wall_ms(), set[HeldGroup]()
         try:
+            await self._until_restored()
             while groups := [each for each in self._open_since(since) if each not in asked]:
                 asked.update(groups)
                 await self.loop.run_in_executor(None, give_up, groups)
@@ -213,6 +215,14 @@ class UowWorker(faust.Worker):
             log.error("open groups were not given up: %s", error)
         log.info("%s: finishing the poll in hand", signal_name)
         first()
+
+    async def _until_restored(self) -> None:
+        """Waits for partitions that are restored after a doubt: until then nobody knows what is open in them. Raises `UowError` if it takes too long."""
+        until = self.loop.time() + RESTORE_S
+        while any(task.has_let_go for task in self.uow_app.status.tasks.values()):
+            if self.loop.time() > until:
+                raise UowError(f"partitions are still being restored after {RESTORE_S:g} s")
+            await asyncio.sleep(0.05)
 
     def _open_since(self, since: int) -> Iterator[HeldGroup]:
         for task in self.uow_app.status.tasks.values():

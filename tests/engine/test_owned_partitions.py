@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from tests.core.script import c
 from tests.core.streams import context_of, policy_of
 from tests.fake_record import FakeRecord
 from uow.processor.engine.assignment import LOOK_AGAIN_MS, SOON_MS
@@ -16,9 +19,10 @@ from uow.processor.engine.driver_ports import Ports
 from uow.processor.engine.input_topics import InputTopics
 from uow.processor.engine.memory_limit import PauseDecision, RestoreRoom
 from uow.processor.engine.owned_partitions import OwnedPartitions
-from uow.processor.engine.ports import Blocked, Tp
+from uow.processor.engine.ports import Blocked, Doubt, Tp
 from uow.processor.engine.quarantine import RETRY_MS
 from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import InvariantViolation
 
 P0, P1 = Tp("D.components", 0), Tp("D.components", 1)
 C0, C1 = Tp("D.commands", 0), Tp("D.commands", 1)
@@ -37,6 +41,8 @@ class OwningWorker:
     fetched_in_restore: set[Tp] = field(default_factory=set)
     room: RestoreRoom = field(default_factory=RestoreRoom)
     held_in_restore: list[dict[Tp, int]] = field(default_factory=list)
+    states: list[weakref.ref[Any]] = field(default_factory=list)
+    states_in_restore: int = 0
     now: int = 0
 
     def __post_init__(self) -> None:
@@ -49,11 +55,13 @@ class OwningWorker:
         self.restored.append([tp.partition for tp in tps])
         self.fetched_in_restore |= self.fetched
         self.held_in_restore.append(dict(self.room.taken))
+        self.states_in_restore = sum(each() is not None for each in self.states)
         if self.broken.intersection(wanted()):
             raise LookupError("the disk")
         tasks = {tp: PartitionTask(tp, context_of(policy_of())) for tp in tps}
         for task in tasks.values():
             task.restore(7, 0, (), 0)
+            self.states.append(weakref.ref(task.partition))
         return tasks
 
     def monotonic_ms(self) -> int:
@@ -136,6 +144,49 @@ def test_nothing_is_fetched_during_a_restore_and_afterwards_what_was_fetched_bef
     assert not worker.fetched_in_restore
     assert worker.fetched == {P0, C0, C1}
     assert worker.sought == {P0: 7, C0: 0}
+
+
+def open_groups(task: Any, count: int) -> None:
+    """One component in each, and one delivered unit."""
+    rows = [FakeRecord(7 + number, c(1, id=f"g{number}").headers, b"v", None, 0, task.tp) for number in range(count)]
+    end = c(1, id="whole", end=True).headers
+    task.process([*rows, FakeRecord(7 + count, end, b"v", None, 0, task.tp)])
+
+
+def test_a_state_that_is_useless_is_gone_before_it_is_restored_while_the_cyclic_collector_is_off(
+    worker: OwningWorker,
+) -> None:
+    """Both stood in memory beside each other, and a container of the documented size was killed at the first broken connection."""
+    for task in worker.owned.tasks.values():
+        open_groups(task, 20)
+    old = worker.owned.tasks[P0]
+    gc.collect()
+    gc.disable()
+    try:
+        worker.owned.restore_again([P0, P1])
+    finally:
+        gc.enable()
+    assert worker.states_in_restore == 0
+    assert worker.held_in_restore[-1] == {P0: 0, P1: 0}
+    assert worker.owned.tasks[P0] is not old
+    assert (old.has_let_go, old.memory_bytes, old.position) == (True, 0, 28)
+    with pytest.raises(InvariantViolation, match="let go"):
+        old.process([])
+
+
+def test_a_partition_whose_restore_meets_a_doubt_is_restored_the_next_time(worker: OwningWorker) -> None:
+    """Its task has let go of its state, and is not used in between."""
+
+    def seek(positions: Mapping[Tp, int]) -> None:
+        raise Doubt("it cannot be set back")
+
+    right, worker.seek = worker.seek, seek  # type: ignore[method-assign]
+    with pytest.raises(Doubt):
+        worker.owned.restore_again([P0])
+    worker.seek = right  # type: ignore[method-assign]
+    worker.owned.restore_again([*worker.owned.tasks])
+    assert worker.restored == [[0, 1], [0], [0, 1]]
+    assert not any(task.has_let_go for task in worker.owned.tasks.values())
 
 
 def test_a_revoked_partition_is_forgotten_with_its_commands(worker: OwningWorker) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -61,3 +63,60 @@ def test_a_worker_that_is_to_stop_does_not_try_for_ever() -> None:
     loop.run()
     assert loop.backs == 1
     assert isinstance(loop.ended[0], Doubt)
+
+
+class Turn:
+    """The records, plans and rows of a turn."""
+
+
+class FailingSink:
+    """Fails as librdkafka's errors become doubts: with a cause, whose frame holds the plans."""
+
+    def write(self, plans: Turn) -> None:
+        try:
+            self._produce(plans)
+        except OSError as failure:
+            raise Doubt("the transaction was aborted") from failure
+
+    def _produce(self, plans: Turn) -> None:
+        raise OSError("broken")
+
+
+class Remembering(Loop):
+    """Looks on its way back if anything refers to the turn that met the doubt, and to the way back before."""
+
+    def __init__(self, ways_back: int) -> None:
+        super().__init__(ways_back, stops=False)
+        self.turns_left: list[weakref.ref[Turn]] = []
+        self.alive: list[int] = []
+
+    def _turn(self) -> None:
+        turn = Turn()
+        self.turns_left.append(weakref.ref(turn))
+        if self.turns:
+            self.request_stop()
+            return
+        self.turns += 1
+        FailingSink().write(turn)
+
+    def _start_over(self, doubt: Doubt) -> None:
+        self.alive.append(sum(each() is not None for each in self.turns_left))
+        way_back = Turn()
+        self.turns_left.append(weakref.ref(way_back))
+        self.backs += 1
+        if self.backs <= self.ways_back:
+            FailingSink().write(way_back)
+
+
+@pytest.mark.parametrize("ways_back", [0, 2])
+def test_nothing_of_a_turn_outlives_its_doubt_while_the_cyclic_collector_is_off(ways_back: int) -> None:
+    """Each doubt left its whole turn in memory until the worker was idle, and that may be never."""
+    loop = Remembering(ways_back)
+    gc.disable()
+    try:
+        loop.run()
+        alive = [each() for each in loop.turns_left]
+    finally:
+        gc.enable()
+    assert loop.alive == [0] * (ways_back + 1)
+    assert alive == [None] * (ways_back + 3)

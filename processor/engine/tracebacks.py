@@ -1,0 +1,31 @@
+"""Exceptions that are kept for longer than the call that raised them, without what its frames held.
+
+A traceback refers to frames, and a frame to its local values: the records, plans and rows of a whole turn. An exception in a local value of a frame that
+its own traceback refers to is a cycle, and the cyclic garbage collector runs in idle moments only.
+
+Belongs here: emptying tracebacks. Does not belong here: what an exception means.
+"""
+
+from __future__ import annotations
+
+from traceback import clear_frames
+from typing import TypeVar
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def free_frames(error: BaseException | None) -> None:
+    """Empties the frames in the tracebacks of an exception and of its causes; the lines of code stay, for the log."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def without_frames(error: _Error) -> _Error:
+    """The exception without any traceback, and so are its causes: also frames that are still running cannot be reached by it."""
+    free_frames(error)
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error
