@@ -178,6 +178,7 @@ class DestinationPolicy:
     closed_retention_ms: int = 3_600_000
     closed_max_groups: int = 1_000_000
     max_components: int = 1_000_000
+    max_run_components: int = 100_000
     max_bytes: int = 67_108_864
     max_headers: int = 1_000
     max_header_name_bytes: int = 65_536
@@ -241,6 +242,11 @@ class DestinationPolicy:
     def fits_one_record(self) -> bool:
         """True if a unit must fit into one record with all of its content."""
         return self.shape is Shape.ENVELOPE and self.oversize is Oversize.FAIL
+
+    @property
+    def may_write_runs(self) -> bool:
+        """True if a unit may be written as one record per component, all of them in one transaction."""
+        return self.shape is Shape.CONSECUTIVE or self.oversize is Oversize.CONSECUTIVE
 
     @property
     def has_paths(self) -> bool:

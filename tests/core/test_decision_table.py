@@ -53,6 +53,8 @@ from uow.topics.policies import (
     Fingerprints,
     HandlingPolicy,
     LatePolicy,
+    Oversize,
+    Shape,
     ViolationPolicy,
 )
 
@@ -667,6 +669,23 @@ def test_line_14_too_many_components_fail_the_group_w115() -> None:
 
 def test_line_14_as_many_as_allowed_are_fine_w115() -> None:
     assert play(c(1), c(2, end=True), max_components=2) == [unit(1, 2)]
+
+
+@pytest.mark.parametrize("written", [{"shape": Shape.CONSECUTIVE}, {"oversize": Oversize.CONSECUTIVE}])
+def test_line_14_more_components_than_a_transaction_holds_fail_the_group_when_the_one_too_many_comes(
+    written: dict[str, Any],
+) -> None:
+    """700,000 within all limits outlived their transaction again and again."""
+    assert play(c(1), c(2), c(4), max_run_components=2, **written) == [
+        given_up(1, "failed", "limit", "3,5-", UnitTooLargeError),
+        given_up(2, "failed", "limit", "3,5-", UnitTooLargeError),
+        given_up(4, "failed", "limit", "3,5-", UnitTooLargeError),
+    ]
+
+
+@pytest.mark.parametrize("written", [{}, {"shape": Shape.REFERENCE}, {"oversize": Oversize.REFERENCE}])
+def test_line_14_units_in_one_record_have_no_such_limit(written: dict[str, Any]) -> None:
+    assert story(c(1), c(2), c(3), max_run_components=2, **written).task.groups[b"a"].highest == 3
 
 
 def test_line_14_too_many_bytes_fail_the_group_also_with_the_first_w115() -> None:

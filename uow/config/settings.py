@@ -457,6 +457,12 @@ SETTINGS: tuple[Setting, ...] = (
         "the upper bound is the largest sequence number",
     ),
     _integer(
+        "max_run_components",
+        between(1, 2_147_483_647),
+        "The same where units may be written as one record per component (`shape` or `oversize` is `consecutive`); the smaller of both counts.",
+        "these records stand in one transaction, which must end within `transaction_timeout_ms`, and no other unit is delivered meanwhile",
+    ),
+    _integer(
         "max_bytes", at_least(1), "Largest size of a group, values and headers; one more byte makes the group fail."
     ),
     _integer(
