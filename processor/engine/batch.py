@@ -119,6 +119,7 @@ class Batch:
         outcome: The plan; None if there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
         is_finished: True once `outcome` is final.
         on_finish: Called once, at that moment.
+        seconds: CPU seconds that it took, as whoever runs it has measured; 0: unknown.
     """
 
     tp: Tp
@@ -133,6 +134,7 @@ class Batch:
     outcome: Plan | BaseException | None = None
     is_finished: bool = False
     on_finish: Callable[[], None] | None = field(default=None, repr=False)
+    seconds: float = 0.0
     count: int = field(init=False)
     _applied: bool = False
 

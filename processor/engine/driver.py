@@ -14,7 +14,8 @@ One turn of the loop:
    was appended before it is read (`waiting_commands`).
 3. `runner.process`: each partition's task turns its records into a plan.
 4. `sink.write`: all plans as one transaction, with the group's metadata taken with the poll (ER-01, ER-14). A plan that would close too much
-   is cut: what it left is read once more, in the next turn, which does not wait.
+   is cut: what it left is read once more, in the next turn, which does not wait. So is what a partition with much more work than others has beyond
+   its share of a turn (`shares`).
 5. Ticks: partitions with a passed deadline that are read to ends asked for after it get the wall clock, in a transaction of their own that also sends
    positions (ER-02). Nobody waits for these ends: a partition that is asked goes on, and its tick comes in the turn in which they are known and reached.
 
@@ -48,6 +49,7 @@ from uow.processor.engine.poll_loop import PollLoop
 from uow.processor.engine.ports import Blocked, Doubt, EndQuestion, Plan, Poll, RawRecord, Refused, StaleGeneration, Tp
 from uow.processor.engine.recovery import Recovery
 from uow.processor.engine.set_aside import Aside, AskedAsides, SetAsideLimit, advice, by_command, fault_of, is_by_hand
+from uow.processor.engine.shares import Shares
 from uow.processor.engine.ticks import Look, TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults, from_position
 from uow.schemas.error_classes import InternalError
@@ -90,7 +92,8 @@ class Driver(PollLoop):
         self.memory_limit_bytes = memory_limit_bytes
         self._inputs = InputTopics(topics)
         self._partitions = owned = OwnedPartitions(ports, runner, self._inputs, self._serve)
-        self._turn_batches = TurnBatches(ports.source, self._inputs, owned.waiting, owned.portions)
+        self._shares = Shares()
+        self._turn_batches = TurnBatches(ports.source, self._inputs, owned.waiting, owned.portions, self._shares)
         self._ticks = TickSchedule()
         self._recovery = Recovery()
         self._set_aside = set_aside or SetAsideLimit()
@@ -119,6 +122,7 @@ class Driver(PollLoop):
         """Also for partitions that are lost, which someone else may own by now: nothing is open, so there is nothing to abort (ER-16)."""
         for tp in tps:
             self._turn_batches.forget(tp)
+            self._shares.forget(tp)
             self._ticks.forget(tp)
             self._asides.pop(tp, None)
             self._asked.forget(tp)
@@ -172,7 +176,8 @@ class Driver(PollLoop):
 
     def _batches(self, polled: Mapping[Tp, list[RawRecord]]) -> list[Batch]:
         owned = self._partitions
-        batches = self._turn_batches.make(polled, owned.tasks, owned.quarantine, owned.paused, self._clock.latest_ms())
+        latest, now = self._clock.latest_ms(), self._clock.monotonic_ms()
+        batches = self._turn_batches.make(polled, owned.tasks, owned.quarantine, owned.paused, latest, now)
         for batch in batches if self._asides else ():
             aside = self._asides.get(batch.tp)
             if (
@@ -245,7 +250,9 @@ class Driver(PollLoop):
         self._recovery.on_committed()
 
     def _on_written(self, batch: Batch, plan: Plan) -> None:
-        """Reads again what a cut plan left."""
+        """Takes note of the time that it took, and reads again what a cut plan left."""
+        if batch.count:
+            self._shares.took(batch.tp, batch.count, batch.seconds + plan.seconds, self._clock.monotonic_ms())
         tasks = self._partitions.tasks
         if batch.tp in tasks and plan.awaits_rule is not None:
             tasks[batch.tp].read_rules(batch.last_offset + 1, self._serve)

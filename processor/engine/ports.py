@@ -98,6 +98,7 @@ class Plan:
         log_lines: Structured log lines by `expiration_policy = "log"` (W-79), written after the commit.
         awaits_rule: The plan ends before a record that names this row, which is not known; None: it does not.
         is_cut: True if there is more to do at once: the groups that close would make the transaction too large (`uow.processor.core.plan_size`).
+        seconds: CPU seconds that it took to hand its records over; set by the sink.
     """
 
     tp: Tp
@@ -116,6 +117,7 @@ class Plan:
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     is_cut: bool = False
     awaits_rule: str | None = None
+    seconds: float = 0.0
 
     def positions(self) -> tuple[tuple[Tp, int, str], ...]:
         """The offsets to commit, with their metadata. The position in the commands is committed every time, or it would expire one day."""

@@ -14,6 +14,7 @@ from uow.processor.engine.batch import Batch
 from uow.processor.engine.input_topics import HasPositions, InputTopics
 from uow.processor.engine.portions import Portions
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, RecordSource, Tp
+from uow.processor.engine.shares import Shares
 from uow.processor.engine.waiting_commands import WaitingCommands
 
 
@@ -25,10 +26,19 @@ class TurnBatches:
         inputs: Pairs of topics.
         waiting: Commands that cannot be decided yet.
         portions: Limits of partitions in which a record is at fault.
+        shares: Limits of partitions that take much more than others.
     """
 
-    def __init__(self, source: RecordSource, inputs: InputTopics, waiting: WaitingCommands, portions: Portions) -> None:
+    def __init__(
+        self,
+        source: RecordSource,
+        inputs: InputTopics,
+        waiting: WaitingCommands,
+        portions: Portions,
+        shares: Shares | None = None,
+    ) -> None:
         self._source, self._inputs, self._waiting, self._portions = source, inputs, waiting, portions
+        self._shares = shares or Shares()
         self._append_times: dict[Tp, int] = {}
 
     def make(
@@ -38,6 +48,7 @@ class TurnBatches:
         blocked: Container[Tp],
         paused: Container[Tp],
         latest: int,
+        now_ms: int = 0,
     ) -> list[Batch]:
         """One batch for each partition that has something to do.
 
@@ -47,6 +58,7 @@ class TurnBatches:
             blocked: Partitions whose components and commands are dropped.
             paused: Partitions whose components are not fetched, for memory.
             latest: Append times after it are not believed, epoch ms.
+            now_ms: Monotonic milliseconds.
         """
         polled_tps = dict.fromkeys(map(self._inputs.components_tp, polled))
         reading = dict.fromkeys(tp for tp in polled_tps if tp in tasks and tp not in blocked)
@@ -58,16 +70,22 @@ class TurnBatches:
         for tp in dict.fromkeys([*polled_tps, *self._waiting]):
             if tp in reading or tp in self._waiting:
                 records = from_position(polled.get(tp, []), tasks[tp].position)
+                records = self._part(tp, records, now_ms)
                 batch = self._batch(tp, records, tasks[tp].position, latest, is_paused=tp in paused)
                 if batch.records or batch.commands:
                     batches.append(batch)
         return batches
 
+    def _part(self, tp: Tp, records: list[RawRecord], now_ms: int) -> list[RawRecord]:
+        """As many as this turn takes; the rest is read again."""
+        count = len(records)
+        size = min(self._portions.size(tp, count), self._shares.size(tp, count, now_ms))
+        if count <= size:
+            return records
+        self._source.seek({tp: records[size].offset()})
+        return records[:size]
+
     def _batch(self, tp: Tp, records: list[RawRecord], position: int, latest: int, *, is_paused: bool) -> Batch:
-        size = self._portions.size(tp, len(records))
-        if len(records) > size:
-            self._source.seek({tp: records[size].offset()})
-            records = records[:size]
         if is_paused:  # reads on no further: a command that waited for that would wait for ever
             commands = self._waiting.all(tp)
         else:

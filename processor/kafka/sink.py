@@ -74,6 +74,7 @@ class KafkaSink:
         monotonic: Seconds, from anywhere; the simulator has its own.
         contents: Reads values back (W-117); likewise.
         epochs: Are committed beside the positions.
+        cpu: CPU seconds of this thread; the simulator has its own.
     """
 
     def __init__(
@@ -85,8 +86,9 @@ class KafkaSink:
         monotonic: Callable[[], float] = time.monotonic,
         contents: Contents | None = None,
         epochs: LeaderEpochs | None = None,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._settings, self._on_step, self._monotonic = settings, on_step, monotonic
+        self._settings, self._on_step, self._monotonic, self._cpu = settings, on_step, monotonic, cpu
         self._timeout_s = settings.transaction_timeout_ms / 1000
         spares = [partial(clients.producer, spare=number) for number in range(1, SPARES + 1)]
         self._producer = TransactionalProducer(clients.producer, self._timeout_s, on_replaced, monotonic, spares)
@@ -158,7 +160,9 @@ class KafkaSink:
                 self._producer.begin(self._patience_of_a_poll())
             self._on_step("begin")
             for plan in plans:
+                began = self._cpu()
                 self._produce(self._producer.handle, plan)
+                plan.seconds = self._cpu() - began
             self._on_step("produced")
         except ck.KafkaException as failure:
             if not self._producer.is_open:  # there is no new one, and waiting would not help

@@ -335,6 +335,7 @@ class KafkaSource:
         for tp, offset in positions.items():
             self._forget(tp, offset)
             self._seek(self._epochs.place(tp, offset))
+        self._was_full = False  # what filled the poll is gone: what others have sent is not to wait until it is back
 
     def _seek(self, to: ck.TopicPartition) -> None:
         until = time.monotonic() + SEEK_S

@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
-from time import monotonic
+from time import monotonic, thread_time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -215,11 +215,13 @@ def _agent(table: Any) -> Any:
         """Lets the partition's task work; an exception inside blocks the partition (ER-03)."""
         async for batch in batches:
             with batch:
-                turn_ends = monotonic() + TURN_S
+                turn_ends, began = monotonic() + TURN_S, thread_time()
                 for _ in batch.steps(table.tasks[batch.tp.partition]):
                     if monotonic() > turn_ends:
+                        batch.seconds += thread_time() - began
                         await asyncio.sleep(0)
-                        turn_ends = monotonic() + TURN_S
+                        turn_ends, began = monotonic() + TURN_S, thread_time()
+                batch.seconds += thread_time() - began
 
     return assemble
 

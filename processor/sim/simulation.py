@@ -38,6 +38,7 @@ from uow.processor.engine.ports import (
 from uow.processor.engine.replayable import ReplayLimits
 from uow.processor.engine.restore import restore
 from uow.processor.engine.settings_record import RecordedSettings
+from uow.processor.engine.shares import SHARE_S
 from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.sink import KafkaSink
 from uow.processor.kafka.worker_settings import CLOCK_LEAD_MS, WorkerSettings
@@ -179,6 +180,8 @@ class Life:
             rules=run.rules.table(drawn.policy),
         )
         self.poll_records = run.rnd.choice([1, 3, 10, 50])
+        self._costs = Random(f"{run.report.seed} {name} costs")  # of its own: what a seed drew before stays as it was
+        self._is_costly = self._costs.random() < 0.3
         self.memory_limit = run.rnd.choice([HUGE, HUGE, 5_000, 2_000])
         self.driver: Driver | None = None
         self.paused_tps: frozenset[Tp] = frozenset()
@@ -210,6 +213,7 @@ class Life:
             on_step=lambda step: run.at_step(self, step),
             monotonic=lambda: run.scheduler.now / 1000,
             contents=SimContents(process),
+            cpu=lambda: 0.0,
         )
 
         def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
@@ -254,6 +258,7 @@ class Life:
         for batch in batches:
             with batch:
                 batch.apply(self.tasks[batch.tp], max(1, self.poll_records // 3))
+                batch.seconds = self._costs.choice([0.0, SHARE_S, 4 * SHARE_S]) if self._is_costly else 0.0
                 if batch.count > 1 and run.faults and run.rnd.random() < run.task_failure:
                     run.scheduler.say(f"the task of {batch.tp.partition} raises, its memory already changed")
                     raise TransientError

@@ -13,6 +13,7 @@ from uow.processor.engine.batch import Batch
 from uow.processor.engine.input_topics import InputTopics
 from uow.processor.engine.portions import Portions
 from uow.processor.engine.ports import Blocked, EndQuestion, Plan, Tp
+from uow.processor.engine.shares import SHARE_S, Shares
 from uow.processor.engine.turn import TurnBatches, TurnResults
 from uow.processor.engine.waiting_commands import WaitingCommands
 
@@ -50,10 +51,10 @@ class Turn:
 
     def __init__(self) -> None:
         self.source: Any = TurnSource()
-        self.portions = Portions()
+        self.portions, self.shares = Portions(), Shares()
         inputs = InputTopics({TOPICS.components: TOPICS.commands})
         self.waiting = WaitingCommands(self.source, inputs)
-        self.batches = TurnBatches(self.source, inputs, self.waiting, self.portions)
+        self.batches = TurnBatches(self.source, inputs, self.waiting, self.portions, self.shares)
 
     def make(
         self,
@@ -159,3 +160,11 @@ def test_results_are_plans_failures_and_nothing() -> None:
 def test_where_an_agent_died_nothing_is_written() -> None:
     with pytest.raises(KeyboardInterrupt):
         TurnResults.of([finished(PLAN), finished(KeyboardInterrupt())])
+
+
+def test_what_a_partition_has_beyond_its_share_is_read_again(turn: Turn) -> None:
+    for now in (0, 100):
+        turn.shares.took(INPUT, 500, 500 * SHARE_S, now)
+        turn.shares.took(OTHER, 1, 0.0, now)
+    assert turn.make(*map(component, range(5))) == [(INPUT, [0], [])]
+    assert turn.source.sought == {INPUT: 1}
