@@ -16,16 +16,22 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 def free_frames(error: BaseException | None) -> None:
     """Empties the frames in the tracebacks of an exception and of its causes; the lines of code stay, for the log."""
-    while error is not None:
-        clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    for each in _chain(error):
+        clear_frames(each.__traceback__)
 
 
 def without_frames(error: _Error) -> _Error:
     """The exception without any traceback, and so are its causes: also frames that are still running cannot be reached by it."""
-    free_frames(error)
-    each: BaseException | None = error
-    while each is not None:
+    for each in _chain(error):
+        clear_frames(each.__traceback__)
         each.__traceback__ = None
-        each = each.__cause__ or each.__context__
     return error
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """The exception and its causes. They may go round in a circle: one that was raised once more, from another that it had led to."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found

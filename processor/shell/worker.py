@@ -217,11 +217,13 @@ class UowWorker(faust.Worker):
         first()
 
     async def _until_restored(self) -> None:
-        """Waits for partitions that are restored after a doubt: until then nobody knows what is open in them. Raises `UowError` if it takes too long."""
-        until = self.loop.time() + RESTORE_S
-        while any(task.has_let_go for task in self.uow_app.status.tasks.values()):
-            if self.loop.time() > until:
-                raise UowError(f"partitions are still being restored after {RESTORE_S:g} s")
+        """Waits for partitions that are restored after a doubt. What is open in one of which that takes too long, or fails, stays open."""
+        until, status = self.loop.time() + RESTORE_S, self.uow_app.status
+        while without_state := [tp for tp, task in status.tasks.items() if task.has_let_go]:
+            if status.blocked.keys() >= set(without_state) or self.loop.time() > until:
+                self._is_left_open = True
+                log.error("open groups were not given up in partitions that are not restored: %s", without_state)
+                return
             await asyncio.sleep(0.05)
 
     def _open_since(self, since: int) -> Iterator[HeldGroup]:

@@ -10,6 +10,7 @@ from tests.fake_record import FakeRecord
 from uow.processor.engine.batch import Batch
 from uow.processor.engine.ports import Blocked, Tp
 from uow.processor.engine.set_aside import frames
+from uow.processor.engine.tracebacks import without_frames
 
 TP = Tp("D.components", 0)
 
@@ -43,3 +44,9 @@ def test_the_error_of_a_batch_tells_its_lines_of_code_and_keeps_none_of_its_reco
     assert not is_alive
     assert isinstance(outcome, Blocked)
     assert "in process\n" in frames(outcome.__cause__)
+
+
+def test_causes_that_go_round_in_a_circle_are_freed_once() -> None:
+    first, second = LookupError("a"), OSError("b")
+    first.__cause__, second.__context__ = second, first
+    assert without_frames(first) is first
