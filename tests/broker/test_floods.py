@@ -59,7 +59,7 @@ FLOODS: list[tuple[Callable[[int, bytes], tuple[bytes, Headers]], int, dict[str,
     (bare, 300_000, {}),
     (pieces, 60_000, {}),
     (failing, 170_000, {"max_components": 160_000}),
-    (huge, 700_000, {"shape": "consecutive"}),
+    (huge, 300_000, {"shape": "consecutive"}),
 ]
 
 
