@@ -24,7 +24,7 @@ LATELY_MS: Final = 5_000
 MUCH: Final = 1.5
 """A partition takes much if it took so many times the mean of those that had records lately."""
 SMALL: Final = 100
-"""Records of a batch from which on its time says what a record takes: a batch itself takes as long as several."""
+"""Records of a batch from which on its time says what a record takes: a batch itself takes as long as several. A smaller one says what it takes at most."""
 
 
 @dataclass(slots=True)
@@ -67,8 +67,9 @@ class Shares:
         """A batch of so many records took so many CPU seconds, with writing its plan."""
         use = self._uses.setdefault(tp, _Use())
         use.seconds, use.at = use.seconds_at(now_ms) + seconds, now_ms
-        if count >= SMALL or seconds > SHARE_S:
-            use.record_s = seconds / count
+        record_s = seconds / count
+        if count >= SMALL or seconds > SHARE_S or record_s < use.record_s:
+            use.record_s = record_s
 
     def forget(self, tp: Tp) -> None:
         """It was taken away."""

@@ -85,6 +85,22 @@ def test_the_time_of_a_record_follows_from_batches_that_are_large_or_long() -> N
     assert shares.size(FLOOD, POLL, 300) == int(SHARE_S / RECORD_S)
 
 
+@pytest.mark.parametrize("hiccup_s", [0.05, 0.5, 5.0])
+def test_one_slow_turn_takes_a_partition_its_share_for_a_few_turns_only(hiccup_s: float) -> None:
+    """A share that became small makes batches small, and these must still tell that a record takes as little as before."""
+    shares, turn_s = after(3, {0: POLL, 1: 20}), 0.0005
+    whole = shares.size(FLOOD, POLL, 300)
+    sizes = []
+    for turn in range(20):
+        now = 300 + 100 * turn
+        sizes.append(shares.size(FLOOD, POLL, now))
+        shares.took(FLOOD, sizes[-1], turn_s + sizes[-1] * RECORD_S + (0 if turn else hiccup_s), now)
+        shares.took(OTHER, 20, 20 * RECORD_S, now)
+    assert sizes[0] == whole
+    assert sizes[1] < whole / 2
+    assert 0.9 * whole < sizes[-1] <= whole
+
+
 def test_what_takes_one_and_a_half_times_its_part_is_not_much() -> None:
     assert MUCH == 1.5
     shares = after(30, {0: 3_000, 1: 2_000})
