@@ -1,8 +1,8 @@
 """How many records of a partition one turn takes, so that a partition with much work leaves the others their turn. No I/O, no clock.
 
 A turn ends with a transaction, so what one partition asks of it every other one waits for; and the library hands out records in the order in which they
-were fetched, so that behind a flood others wait for several turns. So of a partition that takes much more than its part only as many records are taken as
-are `SHARE_S` of work. The rest is read again from the broker, and what others have sent comes before it.
+were fetched, so that behind a flood others wait for several turns. So of a partition that takes much more than another one only as many records are taken
+as are `SHARE_S` of work. The rest is read again from the broker, and what others have sent comes before it.
 
 Where all have much to do nothing is cut: a turn is then as long as a poll, and cutting would only fetch the same records twice.
 
@@ -21,8 +21,9 @@ SHARE_S: Final = 0.03
 """CPU seconds of one turn for a partition that has more to do than others. A poll of nothing but plain components takes some 0.06."""
 LATELY_MS: Final = 5_000
 """A partition that had a record within this time may send the next one at any moment, and should not wait for it."""
-MUCH: Final = 1.5
-"""A partition takes much if it took so many times the mean of those that had records lately."""
+MUCH: Final = 6
+"""A partition takes much if it took so many times what another one did that had records lately. Those that have as much to do, and are read in
+turn, differ by four times at most: so much of the work is forgotten within `LATELY_MS`."""
 SMALL: Final = 100
 """Records of a batch from which on its time says what a record takes: a batch itself takes as long as several. A smaller one says what it takes at most."""
 
@@ -61,7 +62,7 @@ class Shares:
 
     def _takes_much(self, own: _Use, now_ms: int) -> bool:
         lately = [each.seconds_at(now_ms) for each in self._uses.values() if now_ms - each.at <= LATELY_MS]
-        return len(lately) > 1 and own.seconds_at(now_ms) > MUCH * sum(lately) / len(lately)
+        return bool(lately) and own.seconds_at(now_ms) > MUCH * min(lately)
 
     def took(self, tp: Tp, count: int, seconds: float, now_ms: int) -> None:
         """A batch of so many records took so many CPU seconds, with writing its plan."""

@@ -42,7 +42,7 @@ def test_of_a_flood_a_turn_takes_its_share_and_of_others_everything() -> None:
     ]
 
 
-@pytest.mark.parametrize("floods", [2, 3])
+@pytest.mark.parametrize("floods", [2, 3, 6, 7])
 def test_several_floods_have_their_shares_each(floods: int) -> None:
     shares = after(3, {number: POLL if number < floods else 3 for number in range(8)})
     assert {shares.size(tp(number), POLL, 300) for number in range(floods)} == {int(SHARE_S / RECORD_S)}
@@ -53,16 +53,22 @@ def test_a_cheap_flood_is_taken_as_it_comes() -> None:
     assert shares.size(FLOOD, POLL, 300) == POLL
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 4, 64])
+@pytest.mark.parametrize("partitions", [1, 2, 4, 64, 240])
 def test_where_all_have_as_much_to_do_nothing_is_cut(partitions: int) -> None:
     """Also where one poll has the records of one partition, and the next one those of another."""
     shares, rnd = Shares(), Random(partitions)
     sizes = []
-    for turn in range(400):
+    for turn in range(8 * partitions):
         number, now = turn % partitions, turn * 20
         sizes.append(shares.size(tp(number), POLL, now))
         shares.took(tp(number), sizes[-1], sizes[-1] * RECORD_S * rnd.uniform(0.9, 1.1), now)
     assert set(sizes[4 * partitions :]) == {POLL}
+
+
+@pytest.mark.parametrize("others", [{}, {1: 20}])
+def test_after_a_silence_of_all_nothing_is_cut(others: dict[int, int]) -> None:
+    shares = after(3, {0: POLL, **others})
+    assert shares.size(FLOOD, POLL, 201 + LATELY_MS) == POLL
 
 
 def test_nobody_else_is_waited_for_that_was_silent_for_long_or_was_taken_away() -> None:
@@ -101,7 +107,9 @@ def test_one_slow_turn_takes_a_partition_its_share_for_a_few_turns_only(hiccup_s
     assert 0.9 * whole < sizes[-1] <= whole
 
 
-def test_what_takes_one_and_a_half_times_its_part_is_not_much() -> None:
-    assert MUCH == 1.5
-    shares = after(30, {0: 3_000, 1: 2_000})
-    assert shares.size(FLOOD, POLL, 3_000) == POLL
+def test_a_few_times_as_much_as_another_one_is_not_much() -> None:
+    light = 500
+    shares = after(1, {0: int(0.9 * MUCH * light), 1: light})
+    assert shares.size(FLOOD, POLL, 0) == POLL
+    shares = after(1, {0: int(1.1 * MUCH * light), 1: light})
+    assert shares.size(FLOOD, POLL, 0) < POLL
