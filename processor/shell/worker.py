@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,6 +30,7 @@ from confluent_kafka.admin import AdminClient
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from uow.processor.engine.poll_loop import Closable
+from uow.processor.engine.ports import Tp
 from uow.processor.engine.restore import remedy_for_count, why_fenced
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.error_table import Meaning, meaning_of
@@ -204,27 +205,38 @@ class UowWorker(faust.Worker):
 
     async def _flush(self, give_up: GiveUp, signal_name: str, first: Callable[[], None]) -> None:
         """Gives up what was open at the signal, also what only the components read meanwhile open; then stops as without. Ends with 1 if it cannot."""
-        since, asked = wall_ms(), set[HeldGroup]()
+        since, asked, unrestored = wall_ms(), set[HeldGroup](), list[Tp]()
         try:
-            await self._until_restored()
-            while groups := [each for each in self._open_since(since) if each not in asked]:
-                asked.update(groups)
-                await self.loop.run_in_executor(None, give_up, groups)
+            while True:
+                unrestored = await self._until_restored(unrestored)
+                groups = [each for each in self._open_since(since) if each not in asked]
+                if groups:
+                    asked.update(groups)
+                    await self.loop.run_in_executor(None, give_up, groups)
+                elif self._unrestored() == unrestored:  # no state went while it was looked at
+                    break
+            if unrestored or self.uow_app.status.read_unrestored():
+                raise UowError(f"not every partition is restored {unrestored or ''}")
         except (UowError, ck.KafkaException) as error:
             self._is_left_open = True
             log.error("open groups were not given up: %s", error)
         log.info("%s: finishing the poll in hand", signal_name)
         first()
 
-    async def _until_restored(self) -> None:
-        """Waits for partitions that are restored after a doubt. What is open in one of which that takes too long, or fails, stays open."""
-        until, status = self.loop.time() + RESTORE_S, self.uow_app.status
-        while without_state := [tp for tp, task in status.tasks.items() if task.has_let_go]:
-            if status.blocked.keys() >= set(without_state) or self.loop.time() > until:
-                self._is_left_open = True
-                log.error("open groups were not given up in partitions that are not restored: %s", without_state)
-                return
+    async def _until_restored(self, late: Container[Tp]) -> list[Tp]:
+        """Waits for partitions that are restored after a doubt, but not again for those that were late. Returns those without their state."""
+        until, blocked = self.loop.time() + RESTORE_S, self.uow_app.status.blocked
+        while True:
+            unrestored = self._unrestored()
+            if all(tp in blocked or tp in late for tp in unrestored) or self.loop.time() > until:
+                return unrestored
             await asyncio.sleep(0.05)
+
+    def _unrestored(self) -> list[Tp]:
+        """The partitions that have no state here, though they had one, or are blocked for want of it."""
+        status = self.uow_app.status
+        restored = {tp for tp, task in status.tasks.items() if not task.has_let_go}
+        return sorted({*status.tasks, *status.blocked} - restored)
 
     def _open_since(self, since: int) -> Iterator[HeldGroup]:
         for task in self.uow_app.status.tasks.values():
