@@ -159,9 +159,9 @@ class PartitionTask:
     def let_go(self) -> None:
         """Lets go of everything held and remembered: it is not what is committed, and another task takes its place once it is restored. This one makes no plan any more."""
         self.has_let_go = True
-        useless, self.partition = self.partition, self._empty_partition()
-        self.partition.position, self.partition.command_position = useless.position, useless.command_position
-        self.partition.clock = useless.clock
+        useless, empty = self.partition, self._empty_partition()
+        empty.position, empty.command_position, empty.clock = useless.position, useless.command_position, useless.clock
+        self.partition = empty  # as a whole: pages and metrics look at any moment
         self.replayable = ReplayableGroups(self.context.replay)
         self.waiting_records = WaitingRecords()
 

@@ -134,8 +134,8 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
 def group_view(status: WorkerStatus, destination: str, group_id: str, now_ms: int) -> dict[str, Any] | None:
     """The content of `/group/` for one open group: as by `uow show --json`, with its timeline (W-201); None if it is not open here."""
     for tp, task in status.tasks.items():
-        if status.destinations.get(tp.topic) == destination and group_id.encode() in task.groups:
-            group = task.groups[group_id.encode()]
+        group = task.groups.get(group_id.encode()) if status.destinations.get(tp.topic) == destination else None
+        if group is not None:
             opened = seen(group, tp.partition, task.context.policy, now_ms).row(now_ms)
             return opened | {"components": [arrival(each) for each in arrivals(group)]}
     return None

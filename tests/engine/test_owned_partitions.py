@@ -174,6 +174,24 @@ def test_a_state_that_is_useless_is_gone_before_it_is_restored_while_the_cyclic_
         old.process([])
 
 
+def test_who_looks_while_a_state_is_let_go_sees_its_position_or_the_same_of_none(worker: OwningWorker) -> None:
+    """Pages and metrics are of another thread: a position of 0 would be a partition that has lost everything."""
+    task: Any = worker.owned.tasks[P0]
+    open_groups(task, 3)
+    seen = []
+
+    class Looking(type(task)):  # type: ignore[misc]
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            seen.append((self.position, self.clock))
+
+    before = task.position, task.clock
+    task.__class__ = Looking
+    task.let_go()
+    assert set(seen) == {before}
+    assert not task.groups
+
+
 def test_a_partition_whose_restore_meets_a_doubt_is_restored_the_next_time(worker: OwningWorker) -> None:
     """Its task has let go of its state, and is not used in between."""
 

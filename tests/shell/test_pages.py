@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,7 +18,7 @@ from tests.shell.whole_worker import in_a_loop, running, send, until
 from uow.processor.engine.ports import Headers, Tp
 from uow.processor.engine.task import PartitionTask
 from uow.processor.shell.monitor import METRICS, WorkerStatus, registry_for
-from uow.processor.shell.pages import groups_view, health_view, is_known, web_address
+from uow.processor.shell.pages import group_view, groups_view, health_view, is_known, web_address
 from uow.topics.order_state import OrderState, PartitionOrder
 from uow.topics.partitioner import partition_for
 
@@ -43,6 +45,26 @@ async def test_groups_page_and_metrics_tell_counts_open_groups_and_blocked_parti
     assert 'uow_open_groups{destination="D",partition="0"} 1.0' in text
     assert 'uow_blocked{destination="D",partition="0"} 1.0' in text
     assert 'uow_components_total{destination="D",fate="held",partition="0"}' in text
+
+
+def test_a_state_that_is_let_go_while_a_page_looks_a_group_up_is_a_group_that_is_not_open() -> None:
+    """The poll loop's thread lets go of it, the pages' thread looks."""
+    played = Story(PartitionTask(INPUT, context_of(policy_of())))
+    played.send(c(1, id="a"))
+
+    class LetGoAtTheFirstLook:
+        def __init__(self) -> None:
+            self.seen = [played.task.groups, {}]
+
+        @property
+        def groups(self) -> Any:
+            return self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
+
+        context = played.task.context
+
+    status: Any = SimpleNamespace(tasks={INPUT: LetGoAtTheFirstLook()}, destinations={INPUT.topic: "D"})
+    found = group_view(status, "D", "a", ms(9))
+    assert found is None or found["id"] == "a"
 
 
 @in_a_loop
