@@ -41,6 +41,9 @@ if TYPE_CHECKING:  # the extra `rules` need not be installed
 log = logging.getLogger("uow.worker")
 expired_log = structlog.stdlib.get_logger("uow.expired")
 
+SAY_PAUSED_EVERY_S = 60.0
+"""How often partitions that are paused are logged as a warning; in between their changes are lines of debug."""
+
 Deliver = Callable[[Any], Awaitable[None]]
 Crash = Callable[[BaseException], Coroutine[Any, Any, None]]
 
@@ -61,7 +64,8 @@ class Bridge:
         self._done: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._router_done: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._waiting: Sequence[Batch] = ()
-        self._planned = 0.0
+        self._planned = self._pauses_told_until = 0.0
+        self._has_told_of_pauses = False
         self.driver: Driver = app.new_driver(self)
         self._status.read_unrestored = lambda: self.driver.unrestored
         self._router: Router | None = app.new_router(
@@ -129,7 +133,14 @@ class Bridge:
 
     def paused(self, tps: Collection[Tp]) -> None:
         names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(tps))
-        log.warning(
+        now = time.monotonic()
+        is_told = now >= self._pauses_told_until or (not tps and self._has_told_of_pauses)
+        if is_told:
+            self._has_told_of_pauses = bool(tps)
+        if is_told and tps:
+            self._pauses_told_until = now + SAY_PAUSED_EVERY_S
+        log.log(
+            logging.WARNING if is_told else logging.DEBUG,  # partitions that take turns change every few seconds
             "held components exceed memory_limit_bytes; paused: %s",
             names or "none any more",
         )
