@@ -251,13 +251,13 @@ class Driver(PollLoop):
 
     def _on_written(self, batch: Batch, plan: Plan) -> None:
         """Takes note of the time that it took, and reads again what a cut plan left."""
-        if batch.count:
-            self._shares.took(batch.tp, batch.count, batch.seconds + plan.seconds, self._clock.monotonic_ms())
         tasks = self._partitions.tasks
         if batch.tp in tasks and plan.awaits_rule is not None:
             tasks[batch.tp].read_rules(batch.last_offset + 1, self._serve)
         if batch.tp not in tasks:  # it was revoked while rules were read, for it or for another one
             return
+        if batch.count:
+            self._shares.took(batch.tp, batch.count, batch.seconds + plan.seconds, self._clock.monotonic_ms())
         if batch.work is Work.ANSWERS:  # it is blocked still
             self._asked.answered(batch.tp, [asked for asked, _ in batch.answers])
             return

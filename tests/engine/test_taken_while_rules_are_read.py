@@ -21,6 +21,8 @@ class RulesDriver(RestoringDriver):
         super().__init__()
         self.taken = [*taken]
         self.reads = 0
+        self.noted: list[Tp] = []
+        self.driver._shares.took = lambda tp, *_: self.noted.append(tp)  # type: ignore[method-assign]
         for tp in P0, P1:
             headers = [(ID, b"r/a"), (RULE, b"r/a@1"), (INPUT, b"events/0/1")]
             self.kafka.append(tp.topic, b"r/a", b"x", headers, tp.partition)
@@ -51,6 +53,7 @@ def check_rules_are_read_of_what_is_left() -> None:
         world = RulesDriver(*taken)
         world.driver.run()
         assert (world.error, world.reads) == (None, reads)
+        assert set(world.noted).isdisjoint(taken), "its work is not remembered: it is forgotten when it is taken away"
 
 
 def test_a_partition_that_goes_while_rules_are_read_is_left_alone() -> None:
