@@ -171,7 +171,7 @@ class UnitTooLargeError(UowError):
     """The group is over a limit and fails (line 14). The sender splits the unit, or the operator raises the limit."""
 
     CASES: ClassVar = {
-        "count": "more components than max_components",
+        "count": "more components than max_components, or than max_run_components",
         "bytes": "more bytes than max_bytes, or than a rule's bytes(n, strict)",
         "groups": "more open groups than max_open_groups of the rule",
         "depth": "more levels of units inside units than 3",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Context, Decimal
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 from uow.topics.catalogue import HELD_LIMIT_BYTES
 from uow.topics.conditions import (
@@ -315,22 +315,7 @@ def policy_of(
         reply_topics=row.reply_topics,
         notice_topics=row.notice_topics,
     )
-    return within_transactions(policy)
-
-
-_Policy = TypeVar("_Policy", bound=DestinationPolicy)
-
-
-def within_transactions(policy: _Policy) -> _Policy:
-    """The policy with the limits that follow from how its units are written: a unit is one record, or its records stand in one transaction.
-
-    A group beyond them could never be delivered. So it fails at the component that is too much, and not when the last one comes.
-    """
-    if policy.fits_one_record:
-        return replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
-    if policy.may_write_runs:
-        return replace(policy, max_components=min(policy.max_components, policy.max_run_components))
-    return policy
+    return replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES)) if policy.fits_one_record else policy
 
 
 def _one(conditions: Sequence[Condition]) -> Condition:

@@ -246,7 +246,13 @@ class DestinationPolicy:
     @property
     def may_write_runs(self) -> bool:
         """True if a unit may be written as one record per component, all of them in one transaction."""
-        return self.shape is Shape.CONSECUTIVE or self.oversize is Oversize.CONSECUTIVE
+        is_oversize = self.shape is Shape.ENVELOPE and self.oversize is Oversize.CONSECUTIVE
+        return self.shape is Shape.CONSECUTIVE or is_oversize
+
+    @property
+    def sure_components(self) -> int:
+        """As many components as a group may have, whatever they weigh."""
+        return min(self.max_components, self.max_run_components) if self.may_write_runs else self.max_components
 
     @property
     def has_paths(self) -> bool:

@@ -51,7 +51,7 @@ def counted(policy: GroupPolicy, roll_over_bytes: int) -> Counting:
         and all(isinstance(each, Count) for each in alternatives(policy.complete_when))
     )
     most = count_of(policy.complete_when) if is_counted else None
-    if most is None or most > policy.max_components:
+    if most is None or most > policy.sure_components:
         most = 0
     most_bytes = min(policy.max_bytes, HELD_LIMIT_BYTES, roll_over_bytes)
     return Counting(policy, most, min(waits or (), default=NEVER), most_bytes, policy.remembers_components)

@@ -519,7 +519,7 @@ def hold_piece(arrival: Arrival, now: Situation) -> Decision:
     slot = FIRST_SLOT if group.segments is None else group.segments.next_slot
     changes: list[Change] = [*opened, HeldPiece(marks.id, slot, arrival.at, arrival.offset, arrival.body)]
     size = len(arrival.body)
-    if not exceeds_limits(0, group.bytes + group.bytes_in_pieces() + size, size, now.policy):
+    if not exceeds_limits(len(group.held), group.bytes + group.bytes_in_pieces() + size, size, now.policy):
         return Decision(tuple(changes))
     closed = Closed(marks.id, group.generation, UnitOutcome.FAILED, Reason.LIMIT, group.highest, now.before, now.clock)
     return Decision((*changes, closed), (Undelivered(closed, UnitTooLargeError),))

@@ -46,7 +46,7 @@ def process_rows(partition: PartitionState, columns: Columns, on_record: Callabl
     target = RowTarget(
         partition.groups,
         closed.by_id,
-        policy.max_components,
+        policy.sure_components,
         policy.max_bytes,
         partition.latest,
         policy.tells_duplicates_apart,

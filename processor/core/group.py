@@ -53,7 +53,7 @@ from uow.schemas.records import (
 )
 from uow.topics.catalogue import HELD_LIMIT_BYTES
 from uow.topics.grouping import GroupPolicy
-from uow.topics.policies import NEVER_MS, DestinationPolicy, ExpirationPolicy
+from uow.topics.policies import NEVER_MS, DestinationPolicy, ExpirationPolicy, Shape
 
 UNKNOWN_END = MAX_SEQ + 1
 """Above every legal number, so that one comparison serves known and unknown ends."""
@@ -71,9 +71,15 @@ def exceeds_limits(count: int, total_bytes: int, component_bytes: int, policy: D
         count: Components held.
         total_bytes: Bytes of all of them.
         component_bytes: Bytes of the last one.
-        policy: Of the destination, with its `max_components` and `max_bytes`.
+        policy: Of the destination, with its limits.
     """
-    return count > policy.max_components or total_bytes > policy.max_bytes or component_bytes > HELD_LIMIT_BYTES
+    fits_no_record = policy.shape is Shape.CONSECUTIVE or total_bytes > HELD_LIMIT_BYTES
+    return (
+        count > policy.max_components
+        or (fits_no_record and count > policy.sure_components)
+        or total_bytes > policy.max_bytes
+        or component_bytes > HELD_LIMIT_BYTES
+    )
 
 
 def missing_numbers(held: Iterable[int], end: int) -> tuple[Range, ...]:
@@ -694,7 +700,7 @@ class RowTarget(NamedTuple):
     Attributes:
         groups: Open groups by id.
         closed_ids: Closed groups that are remembered, by id.
-        max_components: Components that a group may have.
+        max_components: Components that a group may have, whatever they weigh.
         max_bytes: Bytes that they may have.
         latest: An append time after this is not believed.
         is_printed: True if fingerprints of delivered units are kept.

@@ -10,6 +10,7 @@ Belongs here: carrying out what was decided. Does not belong here: events (`part
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from operator import attrgetter, itemgetter
@@ -46,7 +47,8 @@ from uow.processor.core.virtual_message import UnitMaker
 from uow.schemas.component import decode_component
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import UnitOutcome
-from uow.topics.grouping import GroupPolicy, NoRules, RuleTable, within_transactions
+from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.grouping import GroupPolicy, NoRules, RuleTable
 from uow.topics.headers import MAX_ID_BYTES, Reading
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import NEVER_MS, DestinationPolicy, LatePolicy
@@ -165,7 +167,9 @@ class PartitionState:
         roll_over_bytes: int = UNBOUNDED,
     ) -> None:
         self.place = place
-        self.policy = within_transactions(policy)
+        self.policy = policy
+        if policy.fits_one_record:
+            self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
         self.rules: RuleTable = rules or NoRules()
         self.roll_over_bytes = roll_over_bytes
         self.reading = Reading.of(policy)

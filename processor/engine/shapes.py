@@ -47,7 +47,7 @@ UnitWriter = Callable[[Group, Closed, list[Output]], None]
 
 
 class UnitTooLargeForRecordError(Exception):
-    """A unit over the record limit in its shape: the group fails instead (W-115). Does not leave the engine."""
+    """A unit over the record limit in its shape, or with too many records: the group fails instead (W-115). Does not leave the engine."""
 
 
 def refuse(group: Group, closed: Closed, outputs: list[Output]) -> None:
@@ -70,6 +70,7 @@ class _Shape:
         self.units = context.topics.units
         self.unit_header, self.limit = context.unit_header, RecordLimit(context.record_limit_bytes)
         self.format = _FORMATS.get(context.policy.value_format)
+        self.most = (row or context.policy).max_run_components
         if row is not None:
             self.format = rule_formats(row).get(row.value_format)
             self.topic = row.target_topic or self.topic
@@ -135,6 +136,8 @@ class ConsecutiveShape(_Shape):
     """One record per component, one after the other: a plan's outputs go to their partition in order, and nobody else writes there (W-12)."""
 
     def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
+        if len(group.held) > self.most:
+            raise UnitTooLargeForRecordError
         _, missing, headers = self.identity(group, closed)
         is_user_header = self.maker.reading.is_user_header
         common = unit_part(headers, group.opened_at, closed.at, group.bytes, is_user_header)

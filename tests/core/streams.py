@@ -29,6 +29,7 @@ from uow.topics.policies import (
     Fingerprints,
     LatePolicy,
     OutcomesPolicy,
+    Oversize,
     Shape,
     ViolationPolicy,
 )
@@ -75,6 +76,8 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         fingerprints=aside.choice(list(Fingerprints)),
         shape=aside.choice([Shape.ENVELOPE, Shape.ENVELOPE, Shape.REFERENCE]),
         warn_at_percent=aside.choice([0, 0, 50]),
+        oversize=aside.choice([Oversize.FAIL, *Oversize]),
+        max_run_components=aside.choice([100_000, 3]),
     )
 
 

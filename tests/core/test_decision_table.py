@@ -671,21 +671,40 @@ def test_line_14_as_many_as_allowed_are_fine_w115() -> None:
     assert play(c(1), c(2, end=True), max_components=2) == [unit(1, 2)]
 
 
-@pytest.mark.parametrize("written", [{"shape": Shape.CONSECUTIVE}, {"oversize": Oversize.CONSECUTIVE}])
+@pytest.mark.parametrize(
+    ("written", "bytes_each"), [({"shape": Shape.CONSECUTIVE}, 1), ({"oversize": Oversize.CONSECUTIVE}, 4_000_000)]
+)
 def test_line_14_more_components_than_a_transaction_holds_fail_the_group_when_the_one_too_many_comes(
-    written: dict[str, Any],
+    written: dict[str, Any], bytes_each: int
 ) -> None:
     """700,000 within all limits outlived their transaction again and again."""
-    assert play(c(1), c(2), c(4), max_run_components=2, **written) == [
+    value = "x" * bytes_each
+    assert play(c(1, value=value), c(2, value=value), c(4, value=value), max_run_components=2, **written) == [
         given_up(1, "failed", "limit", "3,5-", UnitTooLargeError),
         given_up(2, "failed", "limit", "3,5-", UnitTooLargeError),
         given_up(4, "failed", "limit", "3,5-", UnitTooLargeError),
     ]
 
 
-@pytest.mark.parametrize("written", [{}, {"shape": Shape.REFERENCE}, {"oversize": Oversize.REFERENCE}])
+def test_line_14_a_piece_that_makes_a_unit_a_run_of_too_many_fails_the_group() -> None:
+    value = "x" * 3_000_000
+    script = [c(1, value=value), c(2, value=value), c(3, value=value), c(4, value="x" * 2_000_000, segment_at=0)]
+    seen = play(*script, max_run_components=2, oversize=Oversize.CONSECUTIVE)
+    assert given_up(1, "failed", "limit", "4-", UnitTooLargeError) in seen
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {},
+        {"shape": Shape.REFERENCE},
+        {"shape": Shape.REFERENCE, "oversize": Oversize.CONSECUTIVE},
+        {"oversize": Oversize.REFERENCE},
+        {"oversize": Oversize.CONSECUTIVE},
+    ],
+)
 def test_line_14_units_in_one_record_have_no_such_limit(written: dict[str, Any]) -> None:
-    assert story(c(1), c(2), c(3), max_run_components=2, **written).task.groups[b"a"].highest == 3
+    assert play(c(1), c(2), c(3), c(4, end=True), max_run_components=2, **written) == [unit(1, 2, 3, 4)]
 
 
 def test_line_14_too_many_bytes_fail_the_group_also_with_the_first_w115() -> None:

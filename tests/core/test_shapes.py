@@ -232,6 +232,13 @@ def test_envelope_over_the_record_limit_follows_oversize_and_the_next_group_is_a
         assert (unit_of(large).components[0].reference is not None) == (oversize is Oversize.REFERENCE)
 
 
+def test_a_unit_that_only_turns_out_too_large_for_one_record_is_no_run_of_too_many_either() -> None:
+    options = {"oversize": Oversize.CONSECUTIVE, "record_limit_bytes": LIMIT}
+    failed = [given_up(number, "failed", "limit", "", UnitTooLargeError) for number in (1, 2, 3)]
+    assert play(*three_big("a"), max_run_components=2, **options) == failed
+    assert play(*three_big("a"), max_run_components=3, **options) == [unit(1, 2, 3)]
+
+
 @pytest.mark.parametrize("shape", [Shape.CONSECUTIVE, Shape.REFERENCE])
 def test_unit_whose_own_shape_cannot_hold_it_fails_alone_w115(shape: Shape) -> None:
     """One component is larger than any record, or the list of places is."""

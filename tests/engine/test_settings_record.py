@@ -73,6 +73,7 @@ def lived(*steps: Any, policy: DestinationPolicy = DISCARD, context: TaskContext
 def test_a_row_says_what_is_not_at_its_default_in_the_words_of_the_configuration() -> None:
     policy = policy_of(
         max_bytes=7,
+        max_run_components=5,
         strict_order=True,
         fingerprints=Fingerprints.ALWAYS,
         accept_aliases=frozenset({AliasFamily.NIFI, AliasFamily.JMS}),
@@ -86,6 +87,7 @@ def test_a_row_says_what_is_not_at_its_default_in_the_words_of_the_configuration
             ("fingerprints", "always"),
             ("handling_policy", "single_message_delivery"),
             ("max_bytes", "7"),
+            ("max_run_components", "5"),
             ("routes", '["urgent when uow-priority >= 7"]'),
             ("strict_order", "true"),
         ),

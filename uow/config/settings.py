@@ -459,7 +459,7 @@ SETTINGS: tuple[Setting, ...] = (
     _integer(
         "max_run_components",
         between(1, 2_147_483_647),
-        "The same where units may be written as one record per component (`shape` or `oversize` is `consecutive`); the smaller of both counts.",
+        "The same for units that are written as one record per component: `shape` is `consecutive`, or `oversize` is and the unit fits no record.",
         "these records stand in one transaction, which must end within `transaction_timeout_ms`, and no other unit is delivered meanwhile",
     ),
     _integer(
