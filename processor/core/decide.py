@@ -594,7 +594,13 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
     effect: Delivered | Undelivered | Waits | None = None
     if marks.expires_at and marks.expires_at < now.clock:  # line 13
         effect = Undelivered(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
-    elif exceeds_limits(size, group.bytes + group.bytes_in_pieces(marks.seq) + size_bytes, size_bytes, policy):
+    elif exceeds_limits(
+        size,
+        group.bytes + group.bytes_in_pieces(marks.seq) + size_bytes,
+        size_bytes,
+        policy,
+        gathers_replies=now.row is not None and now.row.gathers_replies,
+    ):
         # line 14
         effect = Undelivered(close(UnitOutcome.FAILED, Reason.LIMIT), UnitTooLargeError)
     elif arrival.facts is not None:  # line 15 by the conditions of a row

@@ -64,7 +64,9 @@ _PLAIN_FIELDS: Final = (
 """Fields of an open group that are kept as they are, see `Group.as_data`."""
 
 
-def exceeds_limits(count: int, total_bytes: int, component_bytes: int, policy: DestinationPolicy) -> bool:
+def exceeds_limits(
+    count: int, total_bytes: int, component_bytes: int, policy: DestinationPolicy, *, gathers_replies: bool = False
+) -> bool:
     """True if a group is too large with its last component (line 14). The fast path asks the same in line, of bodies within the last limit.
 
     Args:
@@ -72,8 +74,10 @@ def exceeds_limits(count: int, total_bytes: int, component_bytes: int, policy: D
         total_bytes: Bytes of all of them.
         component_bytes: Bytes of the last one.
         policy: Of the destination, with its limits.
+        gathers_replies: The group is of a call: its unit is one record, whatever the shape of the others is.
     """
-    fits_no_record = policy.shape is Shape.CONSECUTIVE or total_bytes > HELD_LIMIT_BYTES
+    is_run = policy.shape is Shape.CONSECUTIVE and not gathers_replies
+    fits_no_record = is_run or total_bytes > HELD_LIMIT_BYTES
     return (
         count > policy.max_components
         or (fits_no_record and count > policy.sure_components)

@@ -175,6 +175,10 @@ class Batch:
             del records[:at_a_time]
             yield
 
+    def empty(self) -> None:
+        """Nobody asks any more what it was about, or what came of it."""
+        self.records, self.commands, self.outcome = [], (), None
+
     def finish(self, outcome: Plan | BaseException | None) -> None:
         """Makes `outcome` final; only the first call counts."""
         if self.is_finished:

@@ -227,9 +227,14 @@ class Driver(PollLoop):
             self._ports.hidden.replace(batches)
         if self._ports.placement is not None:
             self._ports.placement.ensure_placed(batches)
-        self._runner.process(batches)
-        results = TurnResults.of(batches)
-        self._write(results.plans, token)
+        try:
+            self._runner.process(batches)
+            results = TurnResults.of(batches)
+            self._write(results.plans, token)
+        except Doubt:
+            for batch in batches:
+                batch.empty()  # an agent holds its last one until the next comes
+            raise
         for batch, plan in results.planned:
             self._on_written(batch, plan)
         for batch, cause in results.failed:

@@ -6,8 +6,8 @@ Held components shrink only by more input, when a group completes, or by time, w
 - Of those that hold much one always goes on, until the total is over `STOP_SHARE` of the limit. Then that one is paused as well: only a
   revoked partition or a larger limit helps, and the worker says so instead of dying.
 - One partition is paused in a turn, the fullest first. All are resumed together once the total is below `RESUME_SHARE`. While it stays between that
-  and the limit they take turns: every `TURN_MS` the one that was paused first is resumed. If the total rises above the limit by that, the fullest
-  is paused again. Without this a partition would stand for as long as the others hold so much, and with it its limits of time.
+  and the limit they take turns: every `TURN_MS` the one that was paused first is resumed. Above the limit as well, where the one that went on is
+  paused in its place. Without this a partition would stand for as long as the others hold so much, and with it its limits of time.
 
 A restore takes what a worker with this limit may have held when it ended, and no more (R-73): what several workers held, or one with a larger
 limit, would take all memory there is. The partition is blocked, and says how much it needs.
@@ -82,6 +82,8 @@ def decide_pause(
         heavy = [tp for tp, size in held.items() if tp not in paused and tp not in blocked and size > light]
         if len(heavy) > 1 or (heavy and total > limit_bytes * STOP_SHARE):
             return PauseDecision(pause=max(heavy, key=held.__getitem__))
+        if paused and unchanged_ms >= TURN_MS and total <= limit_bytes * STOP_SHARE:
+            return PauseDecision(heavy[0] if heavy else None, [next(iter(paused))])
     elif paused and total < limit_bytes * RESUME_SHARE:
         return PauseDecision(resume=[*paused])
     elif paused and unchanged_ms >= TURN_MS:

@@ -221,11 +221,11 @@ class OwnedPartitions:
         if decision.pause is not None:
             self._source.pause([decision.pause])
             self.paused[decision.pause] = None
-        elif decision.resume:
+        if decision.resume:
             self._source.resume([tp for tp in decision.resume if tp not in self.quarantine])
             for tp in decision.resume:
                 del self.paused[tp]
-        else:
+        if decision.pause is None and not decision.resume:
             return
         self._paused_at = self._clock.monotonic_ms()
         self._runner.paused(frozenset(self.paused))

@@ -32,6 +32,7 @@ from tests.core.script import (
 )
 from tests.fake_record import INPUT, FakeRecord
 from uow.processor.core.decide import LINES
+from uow.processor.core.group import exceeds_limits
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import (
     BadSequenceNumberError,
@@ -48,6 +49,7 @@ from uow.schemas.error_classes import (
 from uow.schemas.fingerprint import case_of
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import (
+    DestinationPolicy,
     DuplicatePolicy,
     ExpirationPolicy,
     Fingerprints,
@@ -705,6 +707,13 @@ def test_line_14_a_piece_that_makes_a_unit_a_run_of_too_many_fails_the_group() -
 )
 def test_line_14_units_in_one_record_have_no_such_limit(written: dict[str, Any]) -> None:
     assert play(c(1), c(2), c(3), c(4, end=True), max_run_components=2, **written) == [unit(1, 2, 3, 4)]
+
+
+def test_line_14_a_call_of_a_destination_that_writes_runs_has_no_such_limit() -> None:
+    """Its unit is one record, whatever the shape of the others is."""
+    policy = DestinationPolicy(shape=Shape.CONSECUTIVE, max_run_components=2)
+    assert exceeds_limits(3, 10, 1, policy)
+    assert not exceeds_limits(3, 10, 1, policy, gathers_replies=True)
 
 
 def test_line_14_too_many_bytes_fail_the_group_also_with_the_first_w115() -> None:

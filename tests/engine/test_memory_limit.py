@@ -64,7 +64,14 @@ def case(name: str, decision: PauseDecision, expected: PauseDecision) -> Any:
         case("at nine tenths not yet", decided(400, 500, paused=[0]), NOTHING),
         case("nor a moment before its turn", decided(400, 500, paused=[0], unchanged_ms=TURN_MS - 1), NOTHING),
         case("then the one that waited longest", decided(400, 600, paused=[1, 0], unchanged_ms=TURN_MS), resumes(1)),
-        case("above the limit nobody", decided(400, 601, paused=[1, 0], unchanged_ms=TURN_MS), NOTHING),
+        case("above the limit as well", decided(400, 601, paused=[1, 0], unchanged_ms=TURN_MS), resumes(1)),
+        case(
+            "in place of the one that went on",
+            decided(400, 700, 50, paused=[1], unchanged_ms=TURN_MS),
+            PauseDecision(tp(0), [tp(1)]),
+        ),
+        case("if that is not blocked", decided(400, 700, paused=[1], blocked=[0], unchanged_ms=TURN_MS), resumes(1)),
+        case("beyond five quarters nobody", decided(400, 801, 50, paused=[1, 0], unchanged_ms=TURN_MS), NOTHING),
         case("unless nothing is paused", decided(400, 499), NOTHING),
         case("other memory counts", decided(300, 300, other=401), pauses(0)),
         case("up to half of the limit", decided(250, 250, other=10**9), NOTHING),
@@ -102,6 +109,23 @@ def test_each_partition_is_read_again_and_again_while_the_total_stays_just_below
             paused[decision.pause] = None
         for each in decision.resume:
             del paused[each]
+    assert min(read) > 100
+
+
+@pytest.mark.parametrize("held", [[320, 690, 0], [500, 520, 30], [400, 400, 400]])
+def test_each_partition_is_read_again_and_again_while_the_total_stays_above_the_limit(held: list[int]) -> None:
+    """All of them hold more than a little, and none shrinks: not one stands for good."""
+    paused: dict[Tp, None] = {}
+    read, changed_at = [0, 0, 0], 0
+    for now in range(0, 300_000, 500):
+        read = [count + (tp(number) not in paused) for number, count in enumerate(read)]
+        decision = decide_pause(LIMIT, {tp(n): size for n, size in enumerate(held)}, 0, [*paused], (), now - changed_at)
+        if decision != NOTHING:
+            changed_at = now
+        for each in decision.resume:
+            del paused[each]
+        if decision.pause is not None:
+            paused[decision.pause] = None
     assert min(read) > 100
 
 

@@ -6,12 +6,15 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from uow.processor.engine.batch import Batch, Work
+from uow.processor.engine.driver import Driver
 from uow.processor.engine.poll_loop import PollLoop
-from uow.processor.engine.ports import Doubt
+from uow.processor.engine.ports import Blocked, Doubt, Tp
 
 
 class Nothing:
@@ -120,3 +123,24 @@ def test_nothing_of_a_turn_outlives_its_doubt_while_the_cyclic_collector_is_off(
         gc.enable()
     assert loop.alive == [0] * (ways_back + 1)
     assert alive == [None] * (ways_back + 3)
+
+
+def test_batches_that_meet_a_doubt_are_emptied_since_an_agent_holds_its_last_one() -> None:
+    batch = Batch(Tp("D.components", 0), Work.RECORDS)
+
+    def process(batches: list[Batch]) -> None:
+        batches[0].finish(Blocked("stands for a plan"))
+
+    def write(plans: object, token: object) -> None:
+        assert batch.outcome is not None
+        raise Doubt("timed out")
+
+    driver: Any = SimpleNamespace(
+        _alone={},
+        _ports=SimpleNamespace(hidden=None, placement=None),
+        _runner=SimpleNamespace(process=process),
+        _write=write,
+    )
+    with pytest.raises(Doubt):
+        Driver._process(driver, [batch], None)
+    assert (batch.outcome, [*batch.records]) == (None, [])
