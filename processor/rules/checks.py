@@ -14,7 +14,7 @@ from typing import Any, Final
 from uow.processor.rules import conditions
 from uow.processor.rules.columns import label
 from uow.processor.rules.expressions import compile_expression
-from uow.processor.rules.group_keys import GroupKey, matching
+from uow.processor.rules.group_keys import GroupKey, matching, on_no_key
 from uow.processor.rules.paths import ExpressionError, Place
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet
@@ -156,7 +156,7 @@ def _about_rule(trials: Trials, rule: Rule, rows: list[Row], sources: tuple[Sour
         )
     if rule.name_template is not None and (rule.name_template.count("*") != 1 or len(rule.name_template) > 256):
         yield _complaint(rule, "name_template", "must have one *, and at most 256 characters")
-    if sources and rule.on_no_key is OnNoKey.DEFAULT:
+    if sources and on_no_key(rule, sources) is OnNoKey.DEFAULT:
         yield _complaint(rule, "on_no_key", "a rule with sources must say reject, unnamed or pass_through")
     if sources and rule.default_group is not DefaultGroup.PER_NAME:
         yield _complaint(rule, "default_group", "a rule with sources has one group per name: per_name")

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from uow.processor.rules.expressions import Expression
-from uow.processor.rules.group_keys import JOINED_BY, GroupKey, matching
+from uow.processor.rules.group_keys import JOINED_BY, GroupKey, is_inside, matching, on_no_key
 from uow.processor.rules.paths import Place
 from uow.processor.rules.record_view import RecordView
 from uow.processor.rules.rule_set import RuleSet
@@ -184,8 +184,8 @@ class RuleRouting:
         }
         decisive = self._correlation_ids if rule.group_key == REQUEST else self._name_headers
         is_constant = kind == "constant" and JOINED_BY not in rule.group_key
-        keys = [rule.group_key, *(source.correlation_path or "" for source in rule_set.sources_of(rule))]
-        self._key_is_inside = any("path:" in key for key in keys)
+        sources = rule_set.sources_of(rule)
+        self._key_is_inside, self._on_no_key = is_inside(rule, sources), on_no_key(rule, sources)
         self._is_key_certain = not self._correlations and (
             is_constant or (bool(decisive) and all(name.startswith(RESERVED) for name in decisive))
         )
@@ -225,7 +225,7 @@ class RuleRouting:
                 if self._spare_headers and not any(said in self._name_headers for said, _ in headers):
                     return None
                 name, _ = self._routing_name(record, headers, view)
-                if name is not None or self.rule.on_no_key in (OnNoKey.DEFAULT, OnNoKey.UNNAMED):
+                if name is not None or self._on_no_key in (OnNoKey.DEFAULT, OnNoKey.UNNAMED):
                     key = self._choice(name, moment if kind == APPEND_TIME else now_ms).key
         except UowError:  # it would have been refused for this as well
             return None
@@ -248,7 +248,7 @@ class RuleRouting:
         name, warning = (request.name, "") if request is not None else self._routing_name(record, headers, view)
         _check_bounds(view)
         if name is None:
-            if rule.on_no_key is OnNoKey.PASS_THROUGH:
+            if self._on_no_key is OnNoKey.PASS_THROUGH:
                 return self._passed(record, value, headers, warning)
             self._check_keyless(view, warning)
         arrived = kind == APPEND_TIME
@@ -280,7 +280,7 @@ class RuleRouting:
         """Raises if a record without a routing name does not go to a group of such. One whose value cannot be read may well have a name: it is nobody's companion."""
         if self._key_is_inside and view is not None and view.unread is not None:
             raise view.unread
-        if self.rule.on_no_key is OnNoKey.REJECT or self._group_key.is_request:
+        if self._on_no_key is OnNoKey.REJECT or self._group_key.is_request:
             raise BadUnitIdError(warning or self.rule.group_key, case="no-correlation")
 
     # -- plain records, see `routed_records.py`
@@ -353,7 +353,7 @@ class RuleRouting:
         if row is None:
             raise RoutingError(f"rule {rule.rule_id}, routing name {name!r}", case="no-rule")
         group = row.row.routing_name
-        if name is None and rule.on_no_key is OnNoKey.UNNAMED:
+        if name is None and self._on_no_key is OnNoKey.UNNAMED:
             group = ""
         elif name is not None and group == DEFAULT_ROW and rule.default_group is DefaultGroup.PER_NAME:
             group = name.casefold() if rule.key_case is KeyCase.CASEFOLD else name

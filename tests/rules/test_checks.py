@@ -34,6 +34,7 @@ from uow.topics.rules import (
     OnNoKey,
     Parameter,
     Release,
+    Rule,
     Source,
 )
 
@@ -176,6 +177,19 @@ def test_a_rule_with_sources_says_what_becomes_of_records_without_a_name_b93_b97
         f"rule_source/low-stock/invoice.{column}" for column in ("quantity", "correlation_path", "correlation_pattern")
     ]
     assert complaints(replace(limitless, rules=(rule,), sources=(replace(source, quantity=1),))) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "column"),
+    [("path:cust", None), ("header:cust", "rule/low-stock.on_no_key"), (None, "rule/low-stock.on_no_key")],
+)
+def test_a_rule_with_sources_needs_no_setting_where_its_default_is_a_good_one_b97(
+    path: str | None, column: str | None
+) -> None:
+    source = Source("low-stock", "invoice", 1, quantity=1, correlation_path=path)
+    rule = Rule("low-stock", 1, "supply", group_key="header:cust")
+    found = complaints(replace(TABLES, rules=(rule,), rows=(replace(ROWS[0], **NO_LIMIT),), sources=(source,)))
+    assert found == [column] * bool(column)
 
 
 def test_what_is_wrong_across_rows() -> None:

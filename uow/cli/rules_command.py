@@ -16,11 +16,12 @@ from uow.ops.rehearsal import RowFigures
 from uow.ops.rules import RuleDesk
 from uow.processor.rules.changes import Difference, differences
 from uow.processor.rules.columns import told
+from uow.processor.rules.group_keys import on_no_key
 from uow.processor.rules.rule_file import written
 from uow.processor.rules.rule_set import RowVersion, RuleSet, RuleTables
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.terminal.printing import moment_text, print_json, print_table, printable, wall_clock_ms
-from uow.topics.rules import Change
+from uow.topics.rules import DEFAULT_ROW, Change, Rule
 
 _PATIENCE_S = 600.0
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -78,9 +79,24 @@ def _print_set(rules: RuleSet) -> None:
     for change in rules.tables.changes:
         if change.version == rules.version:
             click.echo(printable(_headline(change)))
-    columns = ("rule", "row", "name", "destination", "target", "complete when", "give up when", "then", "holds")
+    columns = (
+        "rule",
+        "row",
+        "name",
+        "destination",
+        "target",
+        "complete when",
+        "give up when",
+        "then",
+        "holds",
+        "groups",
+    )
     rows = [
-        (rule.rule_id, *_row_cells(each, rule.destination))
+        (
+            rule.rule_id,
+            *_row_cells(each, rule.destination),
+            _groups(rules, rule) if each.row.routing_name == DEFAULT_ROW else "",
+        )
         for rule in rules.rules
         for each in rules.row_versions()
         if each.row.rule_id == rule.rule_id
@@ -114,6 +130,11 @@ def _row_cells(each: RowVersion, destination: str) -> tuple[object, ...]:
         row.on_give_up.value,
         _span(each),
     )
+
+
+def _groups(rules: RuleSet, rule: Rule) -> str:
+    """Which records meet in the groups of row `*`, and what becomes of those without a name."""
+    return f"{rule.default_group}, no key: {on_no_key(rule, rules.sources_of(rule))}"
 
 
 def _joined(texts: Iterable[object]) -> str:
