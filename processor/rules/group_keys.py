@@ -74,6 +74,12 @@ class GroupKey:
             return None
         return texts[0] if len(texts) == 1 else "/".join(_encoded(text) for text in texts)
 
+    def absent(self, record: RecordView) -> str:
+        """The first part that finds nothing, or nothing that fits its pattern, as it was written."""
+        texts = [self.source] if self.is_request else self.source.split(JOINED_BY)
+        without = (text.strip() for text, part in zip(texts, self._parts, strict=False) if part(record) is None)
+        return next(without, self.source)
+
 
 def is_inside(rule: Rule, sources: Sequence[Source]) -> bool:
     """True if the routing name, or a part of it, is looked for in the value of a record."""

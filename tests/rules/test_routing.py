@@ -9,7 +9,7 @@ import pytest
 
 from tests.fake_record import T0, FakeRecord
 from uow.processor.engine.ports import Tp
-from uow.processor.rules.routing import NAME_LIMIT_BYTES, Fate, RecordRouting, Routed, RouteTarget, RuleRouting
+from uow.processor.rules.routing import NAME_LIMIT_BYTES, Fate, NoKey, RecordRouting, Routed, RouteTarget, RuleRouting
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.transforms import installed
 from uow.topics.catalogue import DestinationTopics
@@ -242,6 +242,38 @@ def test_by_default_no_key_in_a_header_is_row_star_and_no_key_in_the_value_is_re
             (b"DecodeError", b"json"),
             (b"DecodeError", b"xml"),
         )
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "cause", "text"),
+    [
+        ({}, b"", NoKey.ABSENT, "header:uow-destination: finds nothing"),
+        ({"group_key": "path:order.id"}, b'{"order": {"id": null}}', NoKey.ABSENT, "path:order.id: finds nothing"),
+        ({"group_key": "constant:a + path:id pattern:o-*"}, b'{"id": "7"}', NoKey.ABSENT, "path:id pattern:o-*: finds"),
+        ({"group_key": "path:id"}, b'{"id": " "}', NoKey.UNUSABLE, "path:id: routing name that is blank"),
+        ({"group_key": "path:id"}, b'{"id": NaN}', NoKey.UNREADABLE, "NaN is no JSON"),
+        ({"group_key": "request"}, b"", NoKey.ABSENT, "request: finds nothing"),
+    ],
+)
+@pytest.mark.parametrize("on_no_key", OnNoKey)
+def test_a_record_without_a_key_says_so_and_why_whatever_becomes_of_it_b22(
+    rule: dict[str, str], value: bytes, cause: NoKey, text: str, on_no_key: OnNoKey
+) -> None:
+    routed = route(router(replace(LOW_STOCK, on_no_key=on_no_key, **rule)), record(value=value))
+    assert routed.keyless is not None
+    assert routed.keyless.cause is cause
+    assert text in routed.keyless.error.text
+    if routed.fate is Fate.REJECTED:
+        assert (said(routed)["uow-error-text"] or b"").decode() == routed.keyless.error.text
+    assert route(router(), record(b"UK")).keyless is None
+
+
+def test_a_source_s_own_correlation_is_named_where_it_finds_nothing_b97() -> None:
+    source = Source("low-stock", "stock.events", 1, correlation_path="path:file", correlation_pattern="orders_*.xml")
+    rule = Rule("low-stock", 1, "supply", group_key="header:none")
+    refused = route(router(rule, sources=(source,)), record(value=b'{"file": "x"}'))
+    text = b"path:file pattern:orders_*.xml of source stock.events: finds nothing"
+    assert text in (said(refused)["uow-error-text"] or b"")
 
 
 def test_by_default_every_name_has_a_group_of_its_own_b23() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -153,20 +154,29 @@ def _span(each: RowVersion) -> str:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, file: Path | None, settings: Settings, as_json: bool) -> None:
-    """Report every mistake in the rules of FILE, or in those of the source, at once; exit 2 when there is one."""
+    """Report every mistake in the rules of FILE, or in those of the source, at once; exit 2 when there is one.
+
+    Where there is none, the last records of the routers' inputs are tried, if brokers answer: those in which the rules find no key are told.
+    """
     desk = RuleDesk(settings)
     complaints: Sequence[Complaint] = ()
+    keyless: Counter[tuple[str, str]] = Counter()
     try:
-        complaints = desk.complaints(desk.read() if file is None else desk.file(file, wall_clock_ms()))
+        rules = desk.read() if file is None else desk.file(file, wall_clock_ms())
+        complaints = desk.complaints(rules)
+        keyless = Counter() if complaints else desk.keyless(rules)
     except ConfigError as error:
         complaints = error.complaints
     if as_json:
-        print_json({"complaints": [_complaint_json(each) for each in complaints]})
+        print_json(
+            {"complaints": [_complaint_json(each) for each in complaints], "without_key": _keyless_json(keyless)}
+        )
     else:
         for each in complaints:
             click.echo(printable(str(each)))
         if not complaints:
             click.echo("the rules are good")
+        _print_keyless(keyless, "of the last records of the inputs: ")
     ctx.exit(WRONG_USAGE if complaints else 0)
 
 
@@ -288,6 +298,7 @@ def rehearse(file: Path, settings: Settings, as_json: bool, from_ms: int, limit:
                 "records": before.records,
                 "rejected": [before.rejected, after.rejected],
                 "passed": [before.passed, after.passed],
+                "without_key": [_keyless_json(before.keyless), _keyless_json(after.keyless)],
                 "rows": compared,
             }
         )
@@ -304,3 +315,14 @@ def rehearse(file: Path, settings: Settings, as_json: bool, from_ms: int, limit:
     click.echo(
         f"{before.records} records; rejected {before.rejected} and {after.rejected}; passed {before.passed} and {after.passed}"
     )
+    for rules, figures in (("in force", before), ("rehearsed", after)):
+        _print_keyless(figures.keyless, f"{rules}: ")
+
+
+def _keyless_json(keyless: Counter[tuple[str, str]]) -> list[dict[str, object]]:
+    return [{"rule": rule, "why": why, "records": count} for (rule, why), count in sorted(keyless.items())]
+
+
+def _print_keyless(keyless: Counter[tuple[str, str]], before: str = "") -> None:
+    for (rule, why), count in sorted(keyless.items()):
+        click.echo(printable(f"{before}rule {rule}: {count} records without a key: {why}"))
