@@ -37,15 +37,16 @@ class KeyCase(StrEnum):
 
 
 class DefaultGroup(StrEnum):
-    """Grouping of all names that row `*` serves: they share a group, or each has its own (B-23)."""
+    """Grouping of all names that row `*` serves: each has a group of its own, or they share one (B-23)."""
 
     SHARED = "shared"
     PER_NAME = "per_name"
 
 
 class OnNoKey(StrEnum):
-    """Treatment of a record without routing name (B-22, B-97)."""
+    """Treatment of a record without routing name (B-22, B-97). `by_key`: `default` where the key is outside of the value, `reject` where it is inside."""
 
+    BY_KEY = "by_key"
     DEFAULT = "default"
     REJECT = "reject"
     UNNAMED = "unnamed"
@@ -151,8 +152,8 @@ class Rule:
     transform: str | None = None
     group_key: str = "header:uow-destination"
     key_case: KeyCase = KeyCase.EXACT
-    default_group: DefaultGroup = DefaultGroup.SHARED
-    on_no_key: OnNoKey = OnNoKey.DEFAULT
+    default_group: DefaultGroup = DefaultGroup.PER_NAME
+    on_no_key: OnNoKey = OnNoKey.BY_KEY
     delay_item: str | None = None
     cardinality: Cardinality = Cardinality.ONE
     sequence: Numbering = Numbering.ASSIGNED

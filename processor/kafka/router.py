@@ -53,7 +53,7 @@ from uow.processor.engine.ports import (
 from uow.processor.engine.set_aside import SetAsideLimit, advice, by_command
 from uow.processor.kafka.asked_log import AskedLog, AskedOf
 from uow.processor.rules.routed_records import RoutedRecords
-from uow.processor.rules.routing import Fate
+from uow.processor.rules.routing import Fate, NoKey
 from uow.schemas.error_classes import UowError
 from uow.topics.commands import RecordPlace
 from uow.topics.rules import ResolvedRow
@@ -166,6 +166,7 @@ class RouterStatus:
         blocked: Cause by input partition that cannot go on.
         counts: Records by rule and fate.
         warnings: Routing warnings by rule.
+        keyless: Records without a routing name, by rule and cause.
         transactions: Number committed.
         doubts: Number by kind.
         is_ready: It has its partitions, or is a spare.
@@ -180,6 +181,7 @@ class RouterStatus:
     blocked: dict[Tp, str] = field(default_factory=dict)
     counts: Counter[tuple[str, Fate]] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
+    keyless: Counter[tuple[str, NoKey]] = field(default_factory=Counter)
     transactions: int = 0
     doubts: Counter[str] = field(default_factory=Counter)
     is_ready: bool = False
@@ -453,8 +455,17 @@ class Router(PollLoop):
             status.owned[plan.tp] = plan.next_offset
             status.counts.update(routed.counts)
             status.warnings.update(routed.warnings)
+            self._log_keyless(routed)
+            status.keyless.update(routed.keyless)
             if stopped is not None:
                 self._stand(plan.tp, stopped)
+
+    def _log_keyless(self, found: RoutedRecords) -> None:
+        """Names the first record without a routing name, once for each rule and cause: a wrong key looks like this."""
+        for kind, example in found.examples.items():
+            if kind not in self.status.keyless:
+                text = "rule %s: a record without a key %s; the next ones are counted in uow_records_without_key_total"
+                log.warning(text, kind[0], example)
 
     # -- trouble
 

@@ -9,7 +9,7 @@
     request                                    # a reply to a numbered request, by its correlation id (B-79)
     request:path:call.id                       # the same, and where the reply has the id of the request
 
-A part that finds nothing makes that there is no routing name. In a joined name `/` and `%` of a part are percent-encoded, so that two
+A part that finds nothing makes that there is no routing name; then `on_no_key` says what becomes of the record. In a joined name `/` and `%` of a part are percent-encoded, so that two
 records with different parts never have one name.
 
 Belongs here: that text. Does not belong here: names that cannot be used, rows (`rule_set.py`).
@@ -17,13 +17,13 @@ Belongs here: that text. Does not belong here: names that cannot be used, rows (
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from uow.processor.rules.paths import MAX_CHARS, ExpressionError, Place
 from uow.processor.rules.record_view import RecordView
-from uow.topics.rules import REQUEST
+from uow.topics.rules import REQUEST, OnNoKey, Rule, Source
 
 JOINED_BY: Final = " + "
 _PATTERN: Final = " pattern:"
@@ -73,6 +73,30 @@ class GroupKey:
         if not texts or len(texts) < len(found):
             return None
         return texts[0] if len(texts) == 1 else "/".join(_encoded(text) for text in texts)
+
+    def absent(self, record: RecordView) -> str:
+        """The first part that finds nothing, or nothing that fits its pattern, as it was written."""
+        texts = [self.source] if self.is_request else self.source.split(JOINED_BY)
+        without = (text.strip() for text, part in zip(texts, self._parts, strict=False) if part(record) is None)
+        return next(without, self.source)
+
+
+def is_inside(rule: Rule, sources: Sequence[Source]) -> bool:
+    """True if the routing name, or a part of it, is looked for in the value of a record."""
+    keys = [*rule.group_key.split(JOINED_BY), *(each.correlation_path or "" for each in sources)]
+    return any(key.strip().removeprefix(f"{REQUEST}:").startswith("path:") for key in keys)
+
+
+def on_no_key(rule: Rule, sources: Sequence[Source]) -> OnNoKey:
+    """The treatment of a record without routing name: what `by_key` comes to, or what the rule says (B-22).
+
+    Args:
+        rule: The rule.
+        sources: Its enabled sources.
+    """
+    if rule.on_no_key is not OnNoKey.BY_KEY:
+        return rule.on_no_key
+    return OnNoKey.REJECT if is_inside(rule, sources) else OnNoKey.DEFAULT
 
 
 def _encoded(text: str) -> str:

@@ -13,12 +13,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
 from uow.processor.rules.changes import RulesUnavailable
 from uow.processor.rules.columns import WrongRows
-from uow.processor.rules.rule_set import RuleSet, RuleTables
+from uow.processor.rules.rule_set import Content, RuleSet, RuleTables
 from uow.processor.rules.store import RuleSource
 from uow.schemas.error_classes import Complaint, ConfigError, shown
 from uow.topics.policies import DestinationPolicy
@@ -104,7 +104,15 @@ class RulesInForce:
         self.look()
         kept = self.mirror.tables() if self.mirror is not None else None
         found = self.rules.version
-        if kept is not None and kept.version == found and RuleSet(kept).content() != self.rules.content():
+        is_other = kept is not None and kept.version == found and RuleSet(kept).content() != self.rules.content()
+        if is_other and kept is not None and _of_defaults(kept) == _of_defaults(self.rules.tables):
+            text = (
+                "rules: version %d of %s differs in default_group and on_no_key from what was in force, whose defaults were others once: that stays. "
+                'The next version of the file has today\'s defaults where it does not say default_group = "shared", on_no_key = "default"'
+            )
+            log.warning(text, found, self.source.name)
+            self._take(RuleSet(kept), kept.version + 1)
+        elif is_other:
             text = (
                 "rules: version %d of %s is not the one that was in force before: raise its version with every change"
             )
@@ -196,6 +204,13 @@ class RulesInForce:
             self._logged_at = now
             text = "rules: version %d stays in force: %s"
             log.warning(text, self.rules.version, wrong[:2_000], exc_info=exc_info)
+
+
+def _of_defaults(tables: RuleTables) -> Content:
+    """All that is in force, with today's defaults in the columns whose defaults were others once (decision 122)."""
+    default = Rule("", 0, "")
+    rules = [replace(rule, default_group=default.default_group, on_no_key=default.on_no_key) for rule in tables.rules]
+    return RuleSet(replace(tables, rules=tuple(rules))).content()
 
 
 class Valid(NamedTuple):

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from uow.processor.rules.routing import APPEND_TIME, Choice, Fate, Headers, RawRecord, RecordRouting, Routed
+from uow.processor.rules.routing import APPEND_TIME, Choice, Fate, Headers, NoKey, RawRecord, RecordRouting, Routed
+from uow.schemas.printable import printable
 from uow.topics import headers as names
 from uow.topics.output import Output
 from uow.topics.rules import ResolvedRow
@@ -36,6 +37,8 @@ class RoutedRecords:
         rows: The rows that components are stamped with, by name.
         counts: Number of records by rule and fate.
         warnings: Number of routing warnings by rule.
+        keyless: Number of records without a routing name, by rule and cause.
+        examples: The first of each kind of those, for people.
         may_set_aside: Asked before a record at which the code failed is added.
         stopped_at: Offset of one that must not be; nothing behind it is routed.
     """
@@ -44,6 +47,8 @@ class RoutedRecords:
     rows: dict[str, ResolvedRow] = field(default_factory=dict)
     counts: Counter[tuple[str, Fate]] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
+    keyless: Counter[tuple[str, NoKey]] = field(default_factory=Counter)
+    examples: dict[tuple[str, NoKey], str] = field(default_factory=dict)
     may_set_aside: Callable[[int, BaseException], bool] = lambda offset, fault: True
     stopped_at: int | None = None
 
@@ -64,6 +69,12 @@ class RoutedRecords:
         self.counts[routed.rule_id, routed.fate] += 1
         if routed.has_warning:
             self.warnings[routed.rule_id] += 1
+        if routed.keyless is not None:
+            kind = routed.rule_id, routed.keyless.cause
+            self.keyless[kind] += 1
+            if kind not in self.examples:
+                where = (dict(headers).get(names.INPUT) or b"").decode(errors="replace")
+                self.examples[kind] = f"was {routed.fate}, {where}: {printable(routed.keyless.error.text)}"
         if routed.row is not None:
             self.rows[routed.row.name] = routed.row
 

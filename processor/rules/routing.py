@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from uow.processor.rules.expressions import Expression
-from uow.processor.rules.group_keys import JOINED_BY, GroupKey, matching
+from uow.processor.rules.group_keys import JOINED_BY, GroupKey, is_inside, matching, on_no_key
 from uow.processor.rules.paths import Place
 from uow.processor.rules.record_view import RecordView
 from uow.processor.rules.rule_set import RuleSet
@@ -77,6 +77,26 @@ class Fate(StrEnum):
     """Rejected since the code itself failed at it."""
 
 
+class NoKey(StrEnum):
+    """Why a record gives no routing name."""
+
+    ABSENT = "absent"
+    UNUSABLE = "unusable"
+    UNREADABLE = "unreadable"
+
+
+class Keyless(NamedTuple):
+    """A record that gives no routing name.
+
+    Attributes:
+        cause: Kind of the cause.
+        error: The same for people; the refusal, where such a record is refused.
+    """
+
+    cause: NoKey
+    error: UowError
+
+
 class Sent(NamedTuple):
     """A record to be written, to the partition of its key."""
 
@@ -97,6 +117,7 @@ class Routed(NamedTuple):
         has_warning: Its routing name could not be used, or was given more than once.
         command: What is written with it: the command that fails its group, where the policy is so (B-26).
         fault: The exception that nobody foresaw, of a record that is set aside.
+        keyless: Why it gives no routing name; None if it gives one, or nobody asked.
     """
 
     fate: Fate
@@ -106,6 +127,7 @@ class Routed(NamedTuple):
     has_warning: bool = False
     command: Sent | None = None
     fault: BaseException | None = None
+    keyless: Keyless | None = None
 
 
 class RawRecord(Protocol):
@@ -177,15 +199,13 @@ class RuleRouting:
         if self._group_key.is_request:  # the number is that of the request, whatever a service says
             numbering = (names.SEQ, names.END, names.COUNT)
             self._dropped |= {alias for alias, name in meant.items() if name in numbering}
-        self._correlations = {
-            source.source_name: _correlation(source)
-            for source in rule_set.sources_of(rule)
-            if source.correlation_path is not None
-        }
+        sources = rule_set.sources_of(rule)
+        asked = {source.source_name: source for source in sources if source.correlation_path is not None}
+        self._correlations = {name: _correlation(source) for name, source in asked.items()}
+        self._correlation_texts = {name: _correlation_text(source) for name, source in asked.items()}
         decisive = self._correlation_ids if rule.group_key == REQUEST else self._name_headers
         is_constant = kind == "constant" and JOINED_BY not in rule.group_key
-        keys = [rule.group_key, *(source.correlation_path or "" for source in rule_set.sources_of(rule))]
-        self._key_is_inside = any("path:" in key for key in keys)
+        self._key_is_inside, self._on_no_key = is_inside(rule, sources), on_no_key(rule, sources)
         self._is_key_certain = not self._correlations and (
             is_constant or (bool(decisive) and all(name.startswith(RESERVED) for name in decisive))
         )
@@ -225,7 +245,7 @@ class RuleRouting:
                 if self._spare_headers and not any(said in self._name_headers for said, _ in headers):
                     return None
                 name, _ = self._routing_name(record, headers, view)
-                if name is not None or self.rule.on_no_key in (OnNoKey.DEFAULT, OnNoKey.UNNAMED):
+                if name is not None or self._on_no_key in (OnNoKey.DEFAULT, OnNoKey.UNNAMED):
                     key = self._choice(name, moment if kind == APPEND_TIME else now_ms).key
         except UowError:  # it would have been refused for this as well
             return None
@@ -247,10 +267,12 @@ class RuleRouting:
         request = self._request(headers, view) if self._group_key.is_request else None
         name, warning = (request.name, "") if request is not None else self._routing_name(record, headers, view)
         _check_bounds(view)
-        if name is None:
-            if rule.on_no_key is OnNoKey.PASS_THROUGH:
-                return self._passed(record, value, headers, warning)
-            self._check_keyless(view, warning)
+        keyless = self._keyless(record, headers, view, warning) if name is None else None
+        if keyless is not None:
+            if self._on_no_key is OnNoKey.PASS_THROUGH:
+                return self._passed(record, value, headers, warning)._replace(keyless=keyless)
+            if self._refuses(keyless):
+                return refused(rule.rule_id, self.target, record, brought, keyless.error)._replace(keyless=keyless)
         arrived = kind == APPEND_TIME
         choice = self._choice(name, moment if arrived else now_ms)
         if choice.is_xml:
@@ -274,14 +296,26 @@ class RuleRouting:
                 if name not in (names.INNER_ID, names.DEPTH)
             ]
         stamped = [*self._kept(headers), *stamps, *nested]
-        return Routed(Fate.ROUTED, rule.rule_id, self._sent(key, value, headers, stamped), choice.row, bool(warning))
+        sent = self._sent(key, value, headers, stamped)
+        return Routed(Fate.ROUTED, rule.rule_id, sent, choice.row, bool(warning), keyless=keyless)
 
-    def _check_keyless(self, view: RecordView | None, warning: str) -> None:
-        """Raises if a record without a routing name does not go to a group of such. One whose value cannot be read may well have a name: it is nobody's companion."""
+    def _keyless(self, record: RawRecord, headers: Headers, view: RecordView | None, warning: str) -> Keyless:
+        """Why a record gives no routing name."""
         if self._key_is_inside and view is not None and view.unread is not None:
-            raise view.unread
-        if self.rule.on_no_key is OnNoKey.REJECT or self._group_key.is_request:
-            raise BadUnitIdError(warning or self.rule.group_key, case="no-correlation")
+            return Keyless(NoKey.UNREADABLE, view.unread)
+        source = _source(record, headers) if self._correlations else ""
+        place = self.rule.group_key
+        if source in self._correlations:
+            place = f"{self._correlation_texts[source]} of source {source}"
+        elif view is not None:
+            place = self._group_key.absent(view)
+        cause, found = (NoKey.UNUSABLE, warning) if warning else (NoKey.ABSENT, "finds nothing")
+        return Keyless(cause, BadUnitIdError(f"{place}: {found}", case="no-correlation"))
+
+    def _refuses(self, keyless: Keyless) -> bool:
+        """False if such a record goes to a group of such. One whose value cannot be read may well have a name: it is nobody's companion."""
+        is_refused = self._on_no_key is OnNoKey.REJECT or self._group_key.is_request
+        return is_refused or keyless.cause is NoKey.UNREADABLE
 
     # -- plain records, see `routed_records.py`
 
@@ -353,7 +387,7 @@ class RuleRouting:
         if row is None:
             raise RoutingError(f"rule {rule.rule_id}, routing name {name!r}", case="no-rule")
         group = row.row.routing_name
-        if name is None and rule.on_no_key is OnNoKey.UNNAMED:
+        if name is None and self._on_no_key is OnNoKey.UNNAMED:
             group = ""
         elif name is not None and group == DEFAULT_ROW and rule.default_group is DefaultGroup.PER_NAME:
             group = name.casefold() if rule.key_case is KeyCase.CASEFOLD else name
@@ -495,6 +529,11 @@ def _correlation(source: Source) -> Callable[[RecordView], str | None]:
     """Finds the correlation text of a source's records: at its path, and there what `*` of its pattern stands for."""
     place = Place(source.correlation_path or "")
     return place.text if source.correlation_pattern is None else matching(place, source.correlation_pattern)
+
+
+def _correlation_text(source: Source) -> str:
+    pattern = f" pattern:{source.correlation_pattern}" if source.correlation_pattern is not None else ""
+    return f"{source.correlation_path}{pattern}"
 
 
 def _source(record: RawRecord, headers: Headers) -> str:

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,11 +21,13 @@ import sqlalchemy as sa
 
 from uow.processor.rules.changes import CannotChange, RulesUnavailable
 from uow.processor.rules.columns import NAMES, TABLES, WrongRows, tables_of
+from uow.processor.rules.group_keys import on_no_key
 from uow.processor.rules.rule_file import MAX_BYTES, read_rules
-from uow.processor.rules.rule_set import RuleTables
+from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.schemas.error_classes import Complaint
 from uow.schemas.masking import masked, masked_value
 from uow.topics.columns import columns
+from uow.topics.rules import OnNoKey, Rule
 
 CONNECT_S: Final = 5
 """Longest wait for a connection, or for another one that writes."""
@@ -222,9 +224,14 @@ class RuleDatabase:
 
     def read(self, known: RuleTables) -> RuleTables:
         with self._connected() as connection:
-            span = {"after": known.version, "head": _head(connection)}
-            rows = {name: connection.execute(_newer(kind), span).mappings().all() for name, kind in TABLES.items()}
-        return known.with_rows_of(tables_of({name: [dict(row) for row in several] for name, several in rows.items()}))
+            return known.with_rows_of(self._rows(connection, _head(connection), known.version))
+
+    @staticmethod
+    def _rows(connection: sa.Connection, head: int, after: int = 0) -> RuleTables:
+        """The rows of the versions after one, up to another."""
+        span = {"after": after, "head": head}
+        rows = {name: connection.execute(_newer(kind), span).mappings().all() for name, kind in TABLES.items()}
+        return tables_of({name: [dict(row) for row in several] for name, several in rows.items()})
 
     @contextmanager
     def _connected(self, *, begin: bool = False) -> Iterator[sa.Connection]:
@@ -277,6 +284,8 @@ class RuleDatabase:
             )
             if updated.rowcount != 1:
                 raise CannotChange(f"the rules are no longer at version {after}: look at them again, then repeat")
+            if not _knows_by_key(connection):
+                made = _said_as_before(made, RuleSet(self._rows(connection, after).with_rows_of(made)))
             for name, kind in TABLES.items():
                 rows = [_plain(row) for row in getattr(made, name)]
                 if rows:
@@ -285,6 +294,19 @@ class RuleDatabase:
 
 def _head(connection: sa.Connection) -> int:
     return int(connection.execute(sa.text("SELECT version FROM uow_rule_head WHERE id = 1")).scalar() or 0)
+
+
+def _knows_by_key(connection: sa.Connection) -> bool:
+    """False of tables that were made before `on_no_key` could be `by_key`: their check refuses it (decision 122)."""
+    checks = sa.inspect(connection).get_check_constraints(NAMES[Rule])
+    texts = [each["sqltext"] for each in checks if "on_no_key" in each["sqltext"]]
+    return not texts or any(OnNoKey.BY_KEY in each for each in texts)
+
+
+def _said_as_before(made: RuleTables, rules: RuleSet) -> RuleTables:
+    """The rows of a version with what `by_key` comes to in its place."""
+    said = (replace(rule, on_no_key=on_no_key(rule, rules.sources_of(rule))) for rule in made.rules)
+    return replace(made, rules=tuple(said))
 
 
 def _table(kind: type[Any]) -> sa.TableClause:

@@ -5,8 +5,8 @@ CREATE TABLE uow_rule (                                        -- nothing in thi
   enabled       BOOLEAN NOT NULL DEFAULT TRUE, priority INTEGER NOT NULL DEFAULT 100,                 -- lower is asked first
   destination   VARCHAR(128) NOT NULL, accept VARCHAR(512) NULL, transform VARCHAR(128) NULL,         -- D; expression, NULL accepts all; registered name
   group_key     VARCHAR(512) NOT NULL DEFAULT 'header:uow-destination',
-  key_case      VARCHAR(16) NOT NULL DEFAULT 'exact' CHECK (key_case IN ('exact', 'casefold')), default_group VARCHAR(16) NOT NULL DEFAULT 'shared' CHECK (default_group IN ('shared', 'per_name')),
-  on_no_key     VARCHAR(16) NOT NULL DEFAULT 'default'    CHECK (on_no_key IN ('default', 'reject', 'unnamed', 'pass_through')),
+  key_case      VARCHAR(16) NOT NULL DEFAULT 'exact' CHECK (key_case IN ('exact', 'casefold')), default_group VARCHAR(16) NOT NULL DEFAULT 'per_name' CHECK (default_group IN ('shared', 'per_name')),
+  on_no_key     VARCHAR(16) NOT NULL DEFAULT 'by_key'     CHECK (on_no_key IN ('by_key', 'default', 'reject', 'unnamed', 'pass_through')), -- by_key: default where the key is a header, reject where it comes from content
   delay_item    VARCHAR(256) NULL,                                                                    -- expression; its text selects a row of uow_rule_delay
   cardinality   VARCHAR(16) NOT NULL DEFAULT 'one' CHECK (cardinality IN ('one', 'many')), sequence VARCHAR(16) NOT NULL DEFAULT 'assigned' CHECK (sequence IN ('given', 'assigned')),
   order_by      VARCHAR(128) NOT NULL DEFAULT 'arrival',                                              -- sequence | arrival | source | field:PATH

@@ -316,6 +316,11 @@ def _routing_warnings(router: RouterStatus, now_ms: int) -> Rows:
         yield (rule,), count
 
 
+def _records_without_key(router: RouterStatus, now_ms: int) -> Rows:
+    for (rule, cause), count in sorted(router.keyless.items()):
+        yield (rule, cause.value), count
+
+
 def _router_doubts(router: RouterStatus, now_ms: int) -> Rows:
     for kind, count in sorted(router.doubts.items()):
         yield (kind,), count
@@ -658,6 +663,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "Records whose routing name could not be used, or was given more than once; uow-warning says which.",
         ("rule",),
         _of_router(_routing_warnings),
+    ),
+    MetricSpec(
+        "uow_records_without_key",
+        "counter",
+        "Records that give no routing name, by rule and cause: absent where the key finds nothing, unusable, or unreadable since the value cannot be read. on_no_key says what becomes of them.",
+        ("rule", "cause"),
+        _of_router(_records_without_key),
     ),
     MetricSpec(
         "uow_router_lag",

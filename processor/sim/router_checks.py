@@ -23,7 +23,7 @@ from uow.processor.sim.witness import require
 from uow.schemas.records import Reason
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.rules import DEFAULT_ROW, OnNoKey
+from uow.topics.rules import DEFAULT_ROW, DefaultGroup, OnNoKey
 
 _BY_TIME = (Reason.AGE, Reason.IDLE)
 
@@ -41,7 +41,7 @@ class RouterChecks:
         self._broker, self._topics, self._traffic = broker, topics, traffic
         self._positions: dict[Tp, int] = {}
         self._rows: set[str] = set()
-        self._became: dict[bytes, tuple[Tp, int]] = {}
+        self._became: dict[bytes, tuple[Tp, int, bytes]] = {}
         self.routed = 0
 
     # -- a router's commit
@@ -69,7 +69,7 @@ class RouterChecks:
                 require(place in by_place, f"{place!r} is passed over (L1)")
                 self._check(record, *by_place[place])
                 where, made = by_place[place]
-                self._became[place] = where, made.offset()
+                self._became[place] = where, made.offset(), made.key() or b""
             self._positions[tp] = now
         require({*come} == by_place.keys(), f"{by_place.keys() - {*come}} were not read by who routed them (L1)")
         self._check_order(come, by_place)
@@ -107,8 +107,11 @@ class RouterChecks:
             require(names.ID not in said, f"{given} passes, and came out as {said}")
             return
         group = name or (b"" if self._traffic.on_no_key is OnNoKey.UNNAMED else DEFAULT_ROW.encode())
-        key = f"{RULE_ID}/".encode() + group
         row = (said.get(names.RULE) or b"").decode()
+        is_served_by_star = row.startswith(f"{RULE_ID}/{DEFAULT_ROW}@")
+        if name is not None and is_served_by_star and self._traffic.default_group is DefaultGroup.SHARED:
+            group = DEFAULT_ROW.encode()
+        key = f"{RULE_ID}/".encode() + group
         require((made.key(), said.get(names.ID)) == (key, key), f"{given} came out under {made.key()!r}, {said}")
         require(said[names.ARRIVED_AT] == b"%d" % came.timestamp()[1], f"{given} came out with another arrival (L4)")
         require(row in self._traffic.rows, f"row {row} was never in force")
@@ -133,7 +136,9 @@ class RouterChecks:
         if dict(record.headers() or []).get(NAME) != name:
             return
         place = b"%s/%d/%d" % (INPUT.encode(), record.partition(), record.offset())
-        where, offset = self._became.get(place, (None, 0))
+        where, offset, key = self._became.get(place, (None, 0, closed.id))
+        if where is not None and where.topic == self._topics.components and key != closed.id:
+            return  # it is in the group of row `*`: its name had no row of its own
         is_there = where is not None and (where.topic != self._topics.components or (where == tp and offset < read_to))
         require(
             is_there, f"{closed.id!r} is given up at {closed.at} by {closed.reason}, and {place!r} waits (B-218, L4)"

@@ -38,18 +38,20 @@ class RouterTraffic:
         rules: The rules in force now.
         rows: Every row that ever was in force, by name.
         on_no_key: What becomes of a record without a name.
+        default_group: Whether names without a row of their own share a group.
     """
 
     def __init__(self, seed: int) -> None:
         self._rnd = rnd = Random(f"{seed} {SALT}")
         self.is_on = rnd.random() < SHARE
         self.on_no_key = rnd.choice([*OnNoKey])
+        self.default_group = Random(f"{seed} {SALT} groups").choice([*DefaultGroup])  # so all else is drawn as before
         self._rule = Rule(
             RULE_ID,
             1,
             "D",
             group_key=f"header:{NAME}",
-            default_group=DefaultGroup.PER_NAME,
+            default_group=self.default_group,
             on_no_key=self.on_no_key,
             on_rule_change=rnd.choice([*OnRuleChange]),
             release=rnd.choice([Release.AUTO, Release.AUTO, Release.HOLD_FIRST]),

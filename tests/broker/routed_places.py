@@ -65,6 +65,7 @@ class RoutedPlace:
             "[[rule]]",
             'rule_id = "low-stock"',
         ]
+        rule = {"default_group": "shared"} | rule
         lines += [f'destination = "{self.place.name}"', *(f"{key} = {_toml(value)}" for key, value in rule.items())]
         for name, row in rows.items():
             values = {"routing_name": name, "value_format": "xml"} | row

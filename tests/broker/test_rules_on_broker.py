@@ -124,3 +124,43 @@ handling_policy = "single_message_delivery"
     Path(settings.rules.source).unlink()
     found = destination_rules(settings, ["supply", "other"])["supply"]
     assert found.others == {"of-another"}
+
+
+def test_records_in_which_rules_find_no_key_are_told_by_check_rehearse_and_doctor_b22(
+    broker: Kafka, create_topic: Callable[..., str], unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    topic = create_topic("orders", partitions=2, config={"retention.ms": "-1"})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    for number, value in enumerate([b'{"order": {"id": 1}}', b'{"order": 1}', b"no JSON", b'{"order": {"id": 2}}']):
+        producer.produce(topic, value, partition=number % 2)
+    producer.flush()
+    Path("rules.toml").write_text("""
+version = 1
+author = "a test"
+why = "by order"
+[[rule]]
+rule_id = "orders"
+destination = "supply"
+group_key = "path:order.id"
+row = [{ routing_name = "*", complete_count = 2 }]
+""")
+    Path("uow.toml").write_text(f"""
+[application]
+id = "{unique}.shop"
+bootstrap_servers = "{broker.bootstrap}"
+[rules]
+source = "rules.toml"
+[routers.r]
+inputs = ["{topic}"]
+[destinations.supply]
+handling_policy = "single_message_delivery"
+""")
+    for command in (["rules", "check"], ["rules", "rehearse", "rules.toml"], ["doctor"]):
+        result = CliRunner().invoke(main, command)
+        said = " ".join(result.stdout.split())
+        assert "path:order.id: finds nothing" in said, result.output
+        assert "the value is no JSON" in said
+        assert result.exit_code == (0 if command[0] == "rules" else 1)
+    told = json.loads(CliRunner().invoke(main, ["rules", "check", "--json"]).stdout)
+    assert [(each["rule"], each["records"]) for each in told["without_key"]] == [("orders", 1), ("orders", 1)]

@@ -65,8 +65,10 @@ def test_a_file_becomes_a_version_which_is_shown_and_written_as_a_file_again() -
     lines = run("rules", "show").stdout.splitlines()
     assert lines[0].startswith("version 1, ")
     assert "supply team: first rules" in lines[0]
-    row = "low-stock\tFrance\tlow-stock/France@1\tsupply\torders.france\tcount(10)\tage(30000)\tdeliver_partial\t"
+    row = "low-stock\tFrance\tlow-stock/France@1\tsupply\torders.france\tcount(10)\tage(30000)\tdeliver_partial\t\t"
     assert row in lines
+    others = [line for line in lines if "\t*\t" in line]
+    assert [line.rpartition("\t")[2] for line in others] == ["shared, no key: default"]
     Path("again.toml").write_text(run("rules", "show", "--toml").stdout.replace("version = 1", "version = 2"))
     result = run("rules", "put", "again.toml")
     assert (result.exit_code, "nothing differs" in result.stderr) == (1, True)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from uow.processor.rules.rule_set import RuleTables
 from uow.topics.policies import ValueFormat
-from uow.topics.rules import Change, Row, Rule
+from uow.topics.rules import Change, DefaultGroup, Row, Rule
 
 FIXTURE = Path(__file__).parent / "fixture.toml"
 NOON = 1_700_000_000_000
-RULE = Rule("low-stock", 1, "supply", delay_item="path:product")
+RULE = Rule("low-stock", 1, "supply", delay_item="path:product", default_group=DefaultGroup.SHARED)
 
 
 def row(name: str, target: str, count: int | None, age_ms: int | None, version: int = 1, **more: object) -> Row:

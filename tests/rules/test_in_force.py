@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.processes import PATIENCE_S
-from tests.rules.low_stock import NOON, ROWS, RULE, TABLES, changed
+from tests.rules.low_stock import FIXTURE, NOON, ROWS, RULE, TABLES, changed
 from uow.processor.rules.checks import complaints_about
 from uow.processor.rules.in_force import RuleFollower, RulesInForce, default_rules
 from uow.processor.rules.rule_set import RuleTables
-from uow.processor.rules.store import RuleDatabase
+from uow.processor.rules.store import RuleDatabase, RuleFile
 from uow.schemas.error_classes import ConfigError
 from uow.topics.policies import DestinationPolicy, HandlingPolicy
+from uow.topics.rules import DefaultGroup, OnNoKey
 
 DESTINATIONS = {"supply": DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)}
 
@@ -221,3 +222,47 @@ def test_no_version_at_all_is_no_rules(tmp_path: Path) -> None:
     empty.create()
     with pytest.raises(ConfigError, match="there are none"):
         RulesInForce(empty, lambda rules: []).start()
+
+
+class Mirror:
+    """The rules that were in force before."""
+
+    def __init__(self, kept: RuleTables) -> None:
+        self._kept = kept
+
+    def tables(self) -> RuleTables:
+        return self._kept
+
+
+def of_a_file(path: Path, text: str, kept: RuleTables) -> RulesInForce:
+    path.write_text(text)
+    rules = RulesInForce(RuleFile(path, settled_s=0), lambda rules: (), mirror=Mirror(kept))
+    rules.start()
+    return rules
+
+
+def test_a_file_from_before_means_what_it_meant_until_its_version_grows_b22_b23(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`default_group` and `on_no_key` had other defaults once, and a file that leaves them out is in force with those."""
+    text = FIXTURE.read_text().replace('default_group = "shared"\n', "")
+    then = {"default_group": DefaultGroup.SHARED, "on_no_key": OnNoKey.DEFAULT}
+    kept = replace(TABLES, rules=(replace(RULE, **then),))  # type: ignore[arg-type]
+    rules = of_a_file(tmp_path / "rules.toml", text, kept)
+    assert rules.rules.rules == kept.rules
+    assert 'default_group = "shared", on_no_key = "default"' in caplog.text
+    rules.look()
+    assert rules.rules.rules == kept.rules
+    (tmp_path / "rules.toml").write_text(text.replace("version = 1", "version = 2"))
+    rules.look()
+    (rule,) = rules.rules.rules
+    assert (rule.version, rule.default_group, rule.on_no_key) == (2, DefaultGroup.PER_NAME, OnNoKey.BY_KEY)
+
+
+def test_of_a_file_that_changed_in_place_in_more_than_that_the_file_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = FIXTURE.read_text().replace('default_group = "shared"\n', "").replace("= 15000", "= 15001")
+    rules = of_a_file(tmp_path / "rules.toml", text, TABLES)
+    assert [each.default_group for each in rules.rules.rules] == [DefaultGroup.PER_NAME]
+    assert "is not the one that was in force before" in caplog.text

@@ -55,6 +55,20 @@ def played(rules: RuleSet, records: list[Input]) -> Figures:
     return rehearsed(records, rules, routers, {"supply": DESTINATION}, "shop")
 
 
+def test_records_without_a_key_are_told_with_the_reason_b22() -> None:
+    """Those that are refused and those that go to row `*` alike."""
+    records = [Input(name, 0.0, offset) for offset, name in enumerate(["UK", None, None])]
+    assert played(RuleSet(TABLES), records).keyless == {
+        ("low-stock", "nothing in the record says which group it belongs to: header:uow-destination: finds nothing"): 2
+    }
+    by_order = RuleSet(replace(TABLES, rules=(replace(RULE, group_key="key + path:/order/@id"),)))
+    found = played(by_order, records)
+    assert [(*kind, count) for kind, count in found.keyless.items()] == [
+        ("low-stock", "nothing in the record says which group it belongs to: key: finds nothing", 3)
+    ]
+    assert found.rejected == 3
+
+
 def day() -> list[Input]:
     """France every second for 50 s and the UK every fourth: counts and limits of time close groups."""
     france = [("France", second) for second in range(50)]

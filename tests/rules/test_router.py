@@ -19,7 +19,8 @@ from uow.processor.engine.set_aside import SetAsideLimit, asked_aside
 from uow.processor.kafka.asked_log import AskedOf
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
 from uow.processor.rules.routed_records import RoutedRecords
-from uow.processor.rules.routing import Fate, Routed, Sent
+from uow.processor.rules.routing import Fate, Keyless, NoKey, Routed, Sent
+from uow.schemas.error_classes import BadUnitIdError
 from uow.topics.commands import Command, RecordPlace, Verb, command_headers
 from uow.topics.rules import ResolvedRow
 
@@ -567,3 +568,28 @@ def test_positions_pass_markers_also_while_another_partition_never_falls_silent_
         kafka.produce("sender", quiet, None, b"0", [("to", b"k")])
         kafka.end("sender", State.COMMITTED)
         wait_for(lambda: quiet in kafka.committed and kafka.committed[quiet].offset == kafka.bounds(quiet)[1] == 2)
+
+
+class KeylessDesk(KeyDesk):
+    """Finds no routing name in records without a value that is even."""
+
+    def route(self, tp: Tp, seen: Iterable[tuple[Any, Any]], found: RoutedRecords) -> None:
+        for headers, record in seen:
+            number = int(record.value())
+            cause = NoKey.ABSENT if number % 3 else NoKey.UNUSABLE
+            keyless = Keyless(cause, BadUnitIdError("path:a: \x1b", case="no-correlation")) if number % 2 else None
+            where = f"{tp.topic}/{tp.partition}/{record.offset()}".encode()
+            sent = Sent(OUTPUT, dict(headers or ())["to"], record.value(), [("uow-input", where)])
+            found.add(Routed(Fate.REJECTED, "orders", sent, keyless=keyless))
+
+
+def test_records_without_a_key_are_counted_and_each_kind_is_logged_once_b22(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = MemoryKafka()
+    send(kafka, 60)
+    with running(kafka, desk=KeylessDesk()) as router:
+        wait_for(lambda: sum(router.status.keyless.values()) == 30)
+        assert router.status.keyless == {("orders", NoKey.ABSENT): 20, ("orders", NoKey.UNUSABLE): 10}
+    lines = [line for line in caplog.messages if "without a key" in line]
+    assert len(lines) == 2
+    assert all("rule orders: a record without a key was rejected, stock.events/" in line for line in lines)
+    assert all("\\x1b" in line and "\x1b" not in line for line in lines)

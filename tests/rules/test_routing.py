@@ -9,7 +9,7 @@ import pytest
 
 from tests.fake_record import T0, FakeRecord
 from uow.processor.engine.ports import Tp
-from uow.processor.rules.routing import NAME_LIMIT_BYTES, Fate, RecordRouting, Routed, RouteTarget, RuleRouting
+from uow.processor.rules.routing import NAME_LIMIT_BYTES, Fate, NoKey, RecordRouting, Routed, RouteTarget, RuleRouting
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.transforms import installed
 from uow.topics.catalogue import DestinationTopics
@@ -19,7 +19,7 @@ from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 from uow.topics.rules import DEFAULT_ROW, Change, DefaultGroup, Delay, KeyCase, Numbering, OnNoKey, Row, Rule, Source
 
 STOCK = Tp("stock.events", 2)
-LOW_STOCK = Rule("low-stock", 1, "supply")
+LOW_STOCK = Rule("low-stock", 1, "supply", default_group=DefaultGroup.SHARED)
 FIXTURE = {
     name: Row("low-stock", name, 1, target_topic=f"orders.{topic}", complete_count=count, age_ms=age)
     for name, topic, count, age in [
@@ -178,13 +178,15 @@ def test_a_value_that_cannot_be_read_is_refused_and_nobody_s_companion_b22(
     kind = b"xml" if "path:/" in key else b"json"
     assert (said(routed)["uow-error-class"], said(routed)["uow-error-case"]) == (b"DecodeError", kind)
     assert b"the value is no " in (said(routed)["uow-error-text"] or b"")
-    if on_no_key is not OnNoKey.REJECT:
+    if on_no_key not in (OnNoKey.REJECT, OnNoKey.BY_KEY):
         assert route(router(rule), record(value=b"")).fate is Fate.ROUTED, "no value has no key"
 
 
 def test_a_document_of_another_kind_that_has_no_name_is_one_without_a_name_b22() -> None:
     """The condition looks for JSON, the key for XML."""
-    rule = replace(LOW_STOCK, group_key="path:/order/@id", accept="!(price > 1) || key() == 'k'")
+    rule = replace(
+        LOW_STOCK, group_key="path:/order/@id", on_no_key=OnNoKey.DEFAULT, accept="!(price > 1) || key() == 'k'"
+    )
     for value, fate in ((b"<order/>", Fate.ROUTED), (b"<order>", Fate.REJECTED)):
         given = record(value=value)
         given.key_ = b"k"
@@ -213,6 +215,73 @@ def test_a_record_without_a_name_joins_row_star_without_a_warning_b22(headers: A
     routed = route(router(), FakeRecord(1, headers, b"", tp=STOCK))
     assert routed.sent.key == b"low-stock/*"
     assert not routed.has_warning
+
+
+@pytest.mark.parametrize(
+    ("key", "fate"),
+    [
+        ("header:region", Fate.ROUTED),
+        ("key pattern:order-*", Fate.ROUTED),
+        ("constant:all + header:region", Fate.ROUTED),
+        ("path:order.id", Fate.REJECTED),
+        ("path:/order/@id", Fate.REJECTED),
+        ("header:uow-destination + path:order.id", Fate.REJECTED),
+    ],
+)
+@pytest.mark.parametrize("value", [b'{"order": {"id": null}}', b"<order/>", b"[1]", b"", None])
+def test_by_default_no_key_in_a_header_is_row_star_and_no_key_in_the_value_is_refused_b22(
+    key: str, fate: Fate, value: bytes | None
+) -> None:
+    routed = route(router(Rule("low-stock", 1, "supply", group_key=key)), record(b"UK", value=value))
+    assert routed.fate is fate
+    if fate is Fate.ROUTED:
+        assert routed.sent.key == b"low-stock/*"
+    else:
+        assert (said(routed)["uow-error-class"], said(routed)["uow-error-case"]) in (
+            (b"BadUnitIdError", b"no-correlation"),
+            (b"DecodeError", b"json"),
+            (b"DecodeError", b"xml"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "cause", "text"),
+    [
+        ({}, b"", NoKey.ABSENT, "header:uow-destination: finds nothing"),
+        ({"group_key": "path:order.id"}, b'{"order": {"id": null}}', NoKey.ABSENT, "path:order.id: finds nothing"),
+        ({"group_key": "constant:a + path:id pattern:o-*"}, b'{"id": "7"}', NoKey.ABSENT, "path:id pattern:o-*: finds"),
+        ({"group_key": "path:id"}, b'{"id": " "}', NoKey.UNUSABLE, "path:id: routing name that is blank"),
+        ({"group_key": "path:id"}, b'{"id": NaN}', NoKey.UNREADABLE, "NaN is no JSON"),
+        ({"group_key": "request"}, b"", NoKey.ABSENT, "request: finds nothing"),
+    ],
+)
+@pytest.mark.parametrize("on_no_key", OnNoKey)
+def test_a_record_without_a_key_says_so_and_why_whatever_becomes_of_it_b22(
+    rule: dict[str, str], value: bytes, cause: NoKey, text: str, on_no_key: OnNoKey
+) -> None:
+    routed = route(router(replace(LOW_STOCK, on_no_key=on_no_key, **rule)), record(value=value))
+    assert routed.keyless is not None
+    assert routed.keyless.cause is cause
+    assert text in routed.keyless.error.text
+    if routed.fate is Fate.REJECTED:
+        assert (said(routed)["uow-error-text"] or b"").decode() == routed.keyless.error.text
+    assert route(router(), record(b"UK")).keyless is None
+
+
+def test_a_source_s_own_correlation_is_named_where_it_finds_nothing_b97() -> None:
+    source = Source("low-stock", "stock.events", 1, correlation_path="path:file", correlation_pattern="orders_*.xml")
+    rule = Rule("low-stock", 1, "supply", group_key="header:none")
+    refused = route(router(rule, sources=(source,)), record(value=b'{"file": "x"}'))
+    text = b"path:file pattern:orders_*.xml of source stock.events: finds nothing"
+    assert text in (said(refused)["uow-error-text"] or b"")
+
+
+def test_by_default_every_name_has_a_group_of_its_own_b23() -> None:
+    """So a rule by order id and one row mixes no orders."""
+    rule = Rule("orders", 1, "supply", group_key="path:order.id")
+    values = [b'{"order": {"id": %d}}' % order for order in (1, 2, 1)]
+    keys = [route(router(rule), record(value=value)).sent.key for value in values]
+    assert keys == [b"orders/1", b"orders/2", b"orders/1"]
 
 
 def test_an_unknown_name_shares_the_group_or_has_its_own_b23() -> None:
@@ -436,10 +505,10 @@ def test_a_name_may_be_read_from_the_value_or_be_a_part_of_a_text_b20_b96() -> N
         ("key", b"", b"low-stock/*"),
         ("constant:UK", b"", b"low-stock/UK"),
     ]:
-        routed = route(router(replace(LOW_STOCK, group_key=group_key)), record(value=value))
-        assert routed.sent.key == key
-        assert not routed.has_warning
-    too_long = route(router(replace(LOW_STOCK, group_key="path:a")), record(value=b'{"a": "%s"}' % (b"x" * 129)))
+        rule = replace(LOW_STOCK, group_key=group_key, on_no_key=OnNoKey.DEFAULT)
+        routed = route(router(rule), record(value=value))
+        assert (routed.sent.key, routed.has_warning) == (key, False)
+    too_long = route(router(replace(rule, group_key="path:a")), record(value=b'{"a": "%s"}' % (b"x" * 129)))
     assert (too_long.sent.key, too_long.has_warning) == (b"low-stock/*", True)
 
 

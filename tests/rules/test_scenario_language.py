@@ -16,6 +16,7 @@ why = "first rules"
 [[rule]]
 rule_id = "low-stock"
 destination = "supply"
+default_group = "shared"
 row = [
   { routing_name = "France", target_topic = "orders.france", complete_count = 10, age_ms = 30000, value_format = "xml" },
   { routing_name = "UK", target_topic = "orders.uk", complete_count = 5, age_ms = 15000, value_format = "xml" },

@@ -14,11 +14,11 @@ import pytest
 from tests.rules.low_stock import FIXTURE, NOON, ROWS, RULE, TABLES, changed, row
 from uow.processor.rules import store
 from uow.processor.rules.changes import CannotChange, differences, rows_for
-from uow.processor.rules.columns import WrongRows
+from uow.processor.rules.columns import NAMES, WrongRows
 from uow.processor.rules.rule_file import read_rules, written
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleDatabase, RuleFile, RulesUnavailable, rule_source
-from uow.topics.rules import Change, Delay, Parameter, Source, WaitFrom
+from uow.topics.rules import Change, Delay, OnNoKey, Parameter, Source, WaitFrom
 
 EVERYTHING = RuleTables(
     (Change(2, "buyer", "all kinds of rows", NOON),),
@@ -253,3 +253,26 @@ def test_nothing_new_is_no_version_and_two_planned_times_at_once_are_refused() -
     second = put(first, replace(TABLES, rows=(*ROWS, planned[0])), 2)
     third = put(second, replace(TABLES, rows=(*ROWS, *planned)), 3)
     assert [each.row.complete_count for each in third.row_versions() if each.row.routing_name == "France"] == [2, 1, 10]
+
+
+@pytest.mark.parametrize(("key", "said"), [("header:region", OnNoKey.DEFAULT), ("path:order.id", OnNoKey.REJECT)])
+def test_tables_that_were_made_before_by_key_get_what_it_comes_to_b22(
+    database: RuleDatabase, monkeypatch: pytest.MonkeyPatch, key: str, said: OnNoKey
+) -> None:
+    """Their check refuses the new word, and a row put by hand without it still means what it meant."""
+    as_made = [
+        text.replace("DEFAULT 'by_key'", "DEFAULT 'default'").replace("'by_key', ", "") for text in store.statements()
+    ]
+    assert as_made != store.statements()
+    with database._connected(begin=True) as connection:
+        for name in reversed(list(NAMES.values())):
+            connection.exec_driver_sql(f"DROP TABLE {name}")
+        connection.exec_driver_sql("DROP TABLE uow_rule_head")
+    monkeypatch.setattr(store, "statements", lambda: as_made)
+    database.create()
+    rule = replace(RULE, group_key=key, on_no_key=OnNoKey.BY_KEY)
+    database.put(replace(TABLES, rules=(rule,)), after=0)
+    assert [each.on_no_key for each in database.read(RuleTables()).rules] == [said]
+    source = Source("low-stock", "invoice", 2, quantity=1, correlation_path="path:order.id")
+    database.put(changed(2, sources=(source,), rules=(replace(rule, version=2),)), after=1)
+    assert [each.on_no_key for each in database.read(RuleTables()).rules] == [said, OnNoKey.REJECT]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from uow.ops.rehearsal import RowFigures
 from uow.ops.rules import RuleDesk
 from uow.processor.rules.changes import Difference, differences
 from uow.processor.rules.columns import told
+from uow.processor.rules.group_keys import on_no_key
 from uow.processor.rules.rule_file import written
 from uow.processor.rules.rule_set import RowVersion, RuleSet, RuleTables
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.terminal.printing import moment_text, print_json, print_table, printable, wall_clock_ms
-from uow.topics.rules import Change
+from uow.topics.rules import DEFAULT_ROW, Change, Rule
 
 _PATIENCE_S = 600.0
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -78,9 +80,24 @@ def _print_set(rules: RuleSet) -> None:
     for change in rules.tables.changes:
         if change.version == rules.version:
             click.echo(printable(_headline(change)))
-    columns = ("rule", "row", "name", "destination", "target", "complete when", "give up when", "then", "holds")
+    columns = (
+        "rule",
+        "row",
+        "name",
+        "destination",
+        "target",
+        "complete when",
+        "give up when",
+        "then",
+        "holds",
+        "groups",
+    )
     rows = [
-        (rule.rule_id, *_row_cells(each, rule.destination))
+        (
+            rule.rule_id,
+            *_row_cells(each, rule.destination),
+            _groups(rules, rule) if each.row.routing_name == DEFAULT_ROW else "",
+        )
         for rule in rules.rules
         for each in rules.row_versions()
         if each.row.rule_id == rule.rule_id
@@ -116,6 +133,11 @@ def _row_cells(each: RowVersion, destination: str) -> tuple[object, ...]:
     )
 
 
+def _groups(rules: RuleSet, rule: Rule) -> str:
+    """Which records meet in the groups of row `*`, and what becomes of those without a name."""
+    return f"{rule.default_group}, no key: {on_no_key(rule, rules.sources_of(rule))}"
+
+
 def _joined(texts: Iterable[object]) -> str:
     return ", ".join(str(text) for text in texts if text)
 
@@ -132,20 +154,29 @@ def _span(each: RowVersion) -> str:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, file: Path | None, settings: Settings, as_json: bool) -> None:
-    """Report every mistake in the rules of FILE, or in those of the source, at once; exit 2 when there is one."""
+    """Report every mistake in the rules of FILE, or in those of the source, at once; exit 2 when there is one.
+
+    Where there is none, the last records of the routers' inputs are tried, if brokers answer: those in which the rules find no key are told.
+    """
     desk = RuleDesk(settings)
     complaints: Sequence[Complaint] = ()
+    keyless: Counter[tuple[str, str]] = Counter()
     try:
-        complaints = desk.complaints(desk.read() if file is None else desk.file(file, wall_clock_ms()))
+        rules = desk.read() if file is None else desk.file(file, wall_clock_ms())
+        complaints = desk.complaints(rules)
+        keyless = Counter() if complaints else desk.keyless(rules)
     except ConfigError as error:
         complaints = error.complaints
     if as_json:
-        print_json({"complaints": [_complaint_json(each) for each in complaints]})
+        print_json(
+            {"complaints": [_complaint_json(each) for each in complaints], "without_key": _keyless_json(keyless)}
+        )
     else:
         for each in complaints:
             click.echo(printable(str(each)))
         if not complaints:
             click.echo("the rules are good")
+        _print_keyless(keyless, "of the last records of the inputs: ")
     ctx.exit(WRONG_USAGE if complaints else 0)
 
 
@@ -267,6 +298,7 @@ def rehearse(file: Path, settings: Settings, as_json: bool, from_ms: int, limit:
                 "records": before.records,
                 "rejected": [before.rejected, after.rejected],
                 "passed": [before.passed, after.passed],
+                "without_key": [_keyless_json(before.keyless), _keyless_json(after.keyless)],
                 "rows": compared,
             }
         )
@@ -283,3 +315,14 @@ def rehearse(file: Path, settings: Settings, as_json: bool, from_ms: int, limit:
     click.echo(
         f"{before.records} records; rejected {before.rejected} and {after.rejected}; passed {before.passed} and {after.passed}"
     )
+    for rules, figures in (("in force", before), ("rehearsed", after)):
+        _print_keyless(figures.keyless, f"{rules}: ")
+
+
+def _keyless_json(keyless: Counter[tuple[str, str]]) -> list[dict[str, object]]:
+    return [{"rule": rule, "why": why, "records": count} for (rule, why), count in sorted(keyless.items())]
+
+
+def _print_keyless(keyless: Counter[tuple[str, str]], before: str = "") -> None:
+    for (rule, why), count in sorted(keyless.items()):
+        click.echo(printable(f"{before}rule {rule}: {count} records without a key: {why}"))

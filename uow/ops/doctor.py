@@ -226,8 +226,12 @@ def _rules(settings: Settings, topics: Collection[str]) -> Iterator[Finding]:
         yield Finding(
             CheckResult.LOOK, f"target topic {topic} does not exist: its units wait", "`uow topics create` makes it"
         )
-    if not faults:
-        yield ok(f"version {rules.version} of the rules can be started with")
+    if faults:
+        return
+    yield ok(f"version {rules.version} of the rules can be started with")
+    for (rule, why), count in sorted(desk.keyless(rules).items()):
+        what = f"rule {rule}: {count} of the last records of its inputs have no key: {why}"
+        yield Finding(CheckResult.LOOK, what, "is group_key right? on_no_key says what becomes of them")
 
 
 def _later_mirror(settings: Settings, version: int) -> int:

@@ -10,6 +10,7 @@ Belongs here: playing and counting. Does not belong here: reading Kafka beyond t
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -94,12 +95,14 @@ class Figures:
         records: Records played.
         rejected: Records refused, by the router or the assembler.
         passed: Records that passed without a unit.
+        keyless: Records that give no routing name, by rule and the reason.
     """
 
     rows: dict[str, RowFigures] = field(default_factory=dict)
     records: int = 0
     rejected: int = 0
     passed: int = 0
+    keyless: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 class _Played:
@@ -186,6 +189,8 @@ def rehearsed(
         routed = _routed(routing, record, at)
         figures.rejected += routed.fate in (Fate.REJECTED, Fate.SET_ASIDE)
         figures.passed += routed.fate is Fate.PASSED
+        if routed.keyless is not None:
+            figures.keyless[routed.rule_id, routed.keyless.error.text] += 1
         if routed.fate is Fate.ROUTED:
             assemblers[routed.sent.topic].take(routed.sent, routed.row, at)
             if figures.records % _TAKE_EVERY == 0:

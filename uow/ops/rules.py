@@ -6,11 +6,14 @@ Belongs here: what `uow rules` does. Does not belong here: printing (`uow.cli`),
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaException
 
 from uow.config.loading import Settings
 from uow.ops.destination_logs import PATIENCE_S, NoAnswerError, counts_with, log_reader
@@ -25,11 +28,20 @@ from uow.processor.rules.in_force import valid
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleDatabase, RuleFile, rule_source
 from uow.processor.rules.transforms import installed
-from uow.schemas.error_classes import Complaint, ConfigError
+from uow.schemas.error_classes import Complaint, ConfigError, UowError
+from uow.topics.admin import admin_client
 from uow.topics.catalogue import RULES_PARTITION, rules_topic
 from uow.topics.rules import REFRESH_KEY, Change
 
 log = logging.getLogger(__name__)
+
+_quiet = logging.getLogger("uow.rules.asked")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
+ANSWERS_WITHIN_S: Final = 3.0
+"""For so long brokers are waited for that are asked for records to try: rules are checked without them as well."""
+LAST_TRIED: Final = 20
+"""So many records of each partition of the inputs are tried under rules that are checked."""
 
 
 class Version(NamedTuple):
@@ -246,6 +258,25 @@ class RuleDesk:
             rehearsed(records, rules, settings.routers, destinations, application) for rules in (present, wanted)
         )
         return before, after
+
+    def keyless(self, rules: RuleSet) -> Counter[tuple[str, str]]:
+        """Records without a routing name among the last ones of all inputs, by rule and reason; none if no broker tells of them."""
+        settings = self.settings
+        inputs = sorted({topic for router in settings.routers.values() for topic in router.inputs})
+        if not inputs:
+            return Counter()
+        client = admin_client(settings.bootstrap_servers, settings.kafka, _quiet)
+        try:
+            topics = client.list_topics(timeout=ANSWERS_WITHIN_S).topics
+            tps = [Tp(topic, number) for topic in inputs if topic in topics for number in topics[topic].partitions]
+            with log_reader(settings) as reader:
+                bounds = reader.stable_bounds(tps)
+                last = {tp: (max(start, end - LAST_TRIED), end) for tp, (start, end) in bounds.items()}
+                records = [record for _, some in reader.read(last) for record in some]
+        except (UowError, KafkaException) as error:
+            log.warning("rules: no recorded record is tried: %s", error)
+            return Counter()
+        return rehearsed(records, rules, settings.routers, settings.destinations, settings.application_id).keyless
 
     def _must_be_valid(self, rules: RuleSet) -> None:
         """Raises `ConfigError` with all complaints, and `RulesUnavailable` if no broker can be asked about target topics."""
