@@ -40,6 +40,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
+from uow.processor.core.columns import Seen, looked_at
 from uow.processor.engine.batch import Batch, Task, Work
 from uow.processor.engine.driver_ports import Ports, TaskRunner
 from uow.processor.engine.input_topics import InputTopics
@@ -195,6 +196,7 @@ class Driver(PollLoop):
             tp = self._inputs.components_tp(each)
             if each == tp or tp not in owned.tasks:
                 continue
+            records[:] = [Seen(record, headers) for headers, record in looked_at(records)]  # nobody may look twice
             task = owned.tasks[tp]
             commands = from_position(records, task.command_position)
             if task.position in self._asked.take(tp, commands, task.has_answered):

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import confluent_kafka as ck
 
+from uow.processor.core.columns import Seen, looked_at
 from uow.processor.engine.set_aside import asked_aside
 from uow.processor.kafka.error_table import Meaning, is_passing, meaning_of
 from uow.topics.commands import Asked, RecordPlace
@@ -126,7 +127,8 @@ class KafkaAskedLog:
         self._found = {place: [] for place in standing}
 
     def _take(self, message: Any) -> None:
-        found = asked_aside(message)
+        ((headers, record),) = looked_at([message])  # they may not be readable
+        found = asked_aside(Seen(record, headers))
         if found is not None and found[0] in self._found:
             destination = self._destinations[message.topic()]
             self._found[found[0]].append(AskedOf(destination, message.partition(), found[1]))

@@ -238,6 +238,21 @@ def test_closed_ids_and_what_commands_said_move_along_w107() -> None:
     assert all(dict(output.headers)["uow-outcome"] == b"partial" for output in cluster.outputs if is_unit(output))
 
 
+def test_second_growth_moves_no_closed_ids_from_where_the_first_one_left_them_w107() -> None:
+    """An id that moved, was opened again and closed where it is now: what its first partition remembers of it is old."""
+    cluster = GrowingCluster(2, policy_of(late_policy=LatePolicy.REOPEN))
+    ids = [f"g{number}" for number in range(40)]
+    for partitions in (3, 7):
+        for name in ids:
+            cluster.send(c(partitions, False, name))
+            cluster.tell("cancel", name, command_id=f"{name}-{partitions}")
+        cluster.repartition(partitions)
+    for name in ids:
+        cluster.send(c(2, False, name))
+    generations = {group.id: group.generation for task in cluster.tasks.values() for group in task.groups.values()}
+    assert generations == {name.encode(): 3 for name in ids}
+
+
 def test_late_component_on_the_old_partition_is_sent_on_even_if_its_id_is_remembered_there_w107() -> None:
     """By a producer that has not noticed the new count; under `reopen` its group must not open on the old partition."""
     cluster = GrowingCluster(1, policy_of(late_policy=LatePolicy.REOPEN))

@@ -14,7 +14,8 @@ from tests.shell.memory_kafka import MemoryKafka, MemorySink
 from tests.shell.test_whole_worker import P0, belongs_to, ids, position
 from tests.shell.whole_worker import UNITS, answers, in_a_loop, running, send, send_to, settings, tell, until
 from uow.processor.core import partition as partition_module
-from uow.processor.engine.ports import Refused
+from uow.processor.engine.ports import Refused, Tp
+from uow.processor.sim.simulated_kafka import StoredRecord
 from uow.schemas.records import Answer
 from uow.topics.commands import Command, Verb, command_headers
 
@@ -285,3 +286,31 @@ async def test_copies_of_a_command_are_answered_once_each_however_often_the_part
         send(kafka, belongs_to(kafka, 0, "later"), (1, True))
         await until(lambda: len(ids(kafka)) == 2)
         assert [each.command_id for each in answers(kafka)].count("twice") <= 2
+
+
+def test_headers_of_a_command_that_cannot_be_read_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library raises at the first look alone, and gives a list afterwards that kills the process (`look_at_headers`)."""
+    kafka, looked = MemoryKafka(), set[int]()
+    real = StoredRecord.headers
+
+    def headers(record: StoredRecord) -> Any:
+        said = real(record)
+        if said and said[0][0] == "unreadable":
+            assert id(record) not in looked, "a second look"
+            looked.add(id(record))
+            raise SystemError("bad argument to internal function")
+        return said
+
+    @in_a_loop
+    async def play() -> None:
+        name = belongs_to(kafka, 0, "g")
+        send(kafka, name, (1, False))
+        kafka.append("D.commands", b"k", None, [("unreadable", None)], 0)
+        async with running(kafka):
+            tell(kafka, Verb.CANCEL, name)
+            await until(lambda: position(kafka, Tp("D.commands", 0)) == 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredRecord, "headers", headers)
+        play()
+    assert (len(looked), len(answers(kafka))) == (1, 2), "the other command is decided"
