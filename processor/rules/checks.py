@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from uow.processor.rules import conditions
-from uow.processor.rules.closing import Closing
 from uow.processor.rules.columns import label
 from uow.processor.rules.expressions import compile_expression
 from uow.processor.rules.group_keys import GroupKey, matching, on_no_key
@@ -94,10 +93,8 @@ def complaints_about(
         if destinations is not None:
             found += _about_destination(rule, destinations)
         found += _about_transform(rule, transforms)
-        policy = (destinations or {}).get(rule.destination, _FORMS)
         for row in rows:
             found += _about_row(trials, rule, row, bool(rules.sources_of(rule)), taken)
-            found += _about_conditions(row, _closing(rules, rule, row, policy))
         for source in rules.sources_of(rule):
             found += _about_source(trials, source, rows)
     found += _about_all(rules, taken)
@@ -267,32 +264,6 @@ def _about_closing(rule: Rule, row: Row, has_sources: bool) -> Iterator[Complain
             yield _complaint(row, "below_min", "extends by age_ms, which is not given")
     if row.complete_count and row.min_count > row.complete_count:
         yield _complaint(row, "min_count", f"is above complete_count, {row.complete_count}")
-
-
-def _closing(rules: RuleSet, rule: Rule, row: Row, policy: DestinationPolicy) -> Closing:
-    has_delays = any(each.delay_ms is not None for each in rules.delays() if each.rule_id == rule.rule_id)
-    return Closing(
-        numbered=rule.sequence is Numbering.GIVEN,
-        has_sources=bool(rules.sources_of(rule)),
-        has_delays=has_delays,
-        most=policy.max_components,
-    )
-
-
-def _about_conditions(row: Row, closing: Closing) -> Iterator[Complaint]:
-    """A condition that no group can meet, or a count that no group can have where nothing else closes it."""
-    try:
-        complete = conditions.read_complete_when(row.complete_when) if row.complete_when else None
-        give_up = conditions.read_give_up_when(row.give_up_when) if row.give_up_when else None
-    except ExpressionError:
-        return  # that has its complaint
-    for column, condition in (("complete_when", complete), ("give_up_when", give_up)):
-        if condition is not None and not closing.can_hold(condition):
-            yield _complaint(row, column, f"no group can ever meet it: {closing.why(condition)}")
-    others = (row.complete_bytes, complete, give_up, row.age_ms, row.idle_ms)
-    if row.complete_count and all(each is None for each in others) and not closing.can_hold(Count(row.complete_count)):
-        rule = f"is above max_components of the destination, {closing.most}: a group fails there"
-        yield _complaint(row, "complete_count", rule)
 
 
 def _about_source(trials: Trials, source: Source, rows: list[Row]) -> Iterator[Complaint]:

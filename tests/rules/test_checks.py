@@ -107,54 +107,6 @@ def test_a_row_that_cannot_be(changes: dict[str, Any], column: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "text", "why"),
-    [
-        ("complete_when", "all(count(3), not(count(3)))", "exclude each other"),
-        ("complete_when", "all(count(5), not(any(count(2), command)))", "exclude each other"),
-        ("complete_when", "not(any(count(1), command))", "exclude each other"),
-        ("complete_when", "all(predicate(sum(a) > 1), not(predicate(sum(a) > 1)))", "exclude each other"),
-        ("complete_when", "end_flag_without_gaps", "needs sequence = 'given'"),
-        ("complete_when", "all(count(2), per_source)", "needs sources"),
-        ("complete_when", "count(1000001)", "at most 1000000"),
-        ("give_up_when", "component_deadline", "needs a delay"),
-        ("give_up_when", "all(age(5), count(2), not(count(2)))", "exclude each other"),
-    ],
-)
-def test_a_condition_that_no_group_can_meet_is_found_b15(column: str, text: str, why: str) -> None:
-    row = replace(ROWS[0], **{column: text})
-    found = complaints_about(RuleSet(replace(TABLES, rows=(row, *ROWS[1:]))), DESTINATIONS, "shop")
-    assert [each.setting for each in found] == [f"rule_row/low-stock/France.{column}"]
-    assert "no group can ever meet it" in found[0].rule
-    assert why in found[0].rule
-
-
-@pytest.mark.parametrize(
-    ("column", "text"),
-    [
-        ("complete_when", "all(count(3), not(count(4)))"),
-        ("complete_when", "not(count(3))"),
-        ("complete_when", "any(per_source, count(3))"),
-        ("complete_when", "all(predicate(sum(a) > 1), not(predicate(sum(a) > 2)))"),
-        ("give_up_when", "all(age(60000), not(age(60000)))"),  # not() looks at the last arrival
-        ("give_up_when", "all(age(60000), not(count(3)))"),
-        ("give_up_when", "any(component_deadline, age(5))"),
-    ],
-)
-def test_a_condition_that_some_group_meets_is_none_to_complain_of_b15(column: str, text: str) -> None:
-    assert complaints(replace(TABLES, rows=(replace(ROWS[0], **{column: text}), *ROWS[1:]))) == []
-
-
-def test_a_count_that_no_group_can_have_closes_none_b15() -> None:
-    few = {"supply": replace(FORMS, max_components=9)}
-    row = replace(ROWS[0], age_ms=None)
-    found = complaints_about(RuleSet(replace(TABLES, rows=(row,))), few, "shop")
-    assert [(each.setting, "max_components" in each.rule) for each in found] == [
-        ("rule_row/low-stock/France.complete_count", True)
-    ]
-    assert complaints_about(RuleSet(replace(TABLES, rows=(replace(row, complete_count=9),))), few, "shop") == []
-
-
-@pytest.mark.parametrize(
     "changes",
     [
         {"complete_bytes": 100},
