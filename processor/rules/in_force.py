@@ -22,7 +22,7 @@ from uow.processor.rules.rule_set import Content, RuleSet, RuleTables
 from uow.processor.rules.store import RuleSource
 from uow.schemas.error_classes import Complaint, ConfigError, shown
 from uow.topics.policies import DestinationPolicy
-from uow.topics.rules import DEFAULT_ROW, Change, Row, Rule
+from uow.topics.rules import DEFAULT_ROW, Change, DefaultGroup, OnNoKey, Row, Rule
 
 log = logging.getLogger("uow.rules")
 
@@ -105,7 +105,7 @@ class RulesInForce:
         kept = self.mirror.tables() if self.mirror is not None else None
         found = self.rules.version
         is_other = kept is not None and kept.version == found and RuleSet(kept).content() != self.rules.content()
-        if is_other and kept is not None and _of_defaults(kept) == _of_defaults(self.rules.tables):
+        if is_other and kept is not None and _differ_in_former_defaults(kept, self.rules.tables):
             text = (
                 "rules: version %d of %s differs in default_group and on_no_key from what was in force, whose defaults were others once: that stays. "
                 'The next version of the file has today\'s defaults where it does not say default_group = "shared", on_no_key = "default"'
@@ -204,6 +204,23 @@ class RulesInForce:
             self._logged_at = now
             text = "rules: version %d stays in force: %s"
             log.warning(text, self.rules.version, wrong[:2_000], exc_info=exc_info)
+
+
+def _differ_in_former_defaults(kept: RuleTables, read: RuleTables) -> bool:
+    """True if all that differs are columns that have today's default where they had the former one."""
+    if _of_defaults(kept) != _of_defaults(read):
+        return False
+    before = {(rule.rule_id, rule.version): rule for rule in kept.rules}
+    pairs = [(before.get((rule.rule_id, rule.version), rule), rule) for rule in read.rules]
+    return all(
+        _is_same_or_was(was.default_group, now.default_group, DefaultGroup.SHARED, DefaultGroup.PER_NAME)
+        and _is_same_or_was(was.on_no_key, now.on_no_key, OnNoKey.DEFAULT, OnNoKey.BY_KEY)
+        for was, now in pairs
+    )
+
+
+def _is_same_or_was(was: object, now: object, former: object, default: object) -> bool:
+    return was == now or (was, now) == (former, default)
 
 
 def _of_defaults(tables: RuleTables) -> Content:

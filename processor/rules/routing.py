@@ -205,6 +205,8 @@ class RuleRouting:
         self._correlation_texts = {name: _correlation_text(source) for name, source in asked.items()}
         decisive = self._correlation_ids if rule.group_key == REQUEST else self._name_headers
         is_constant = kind == "constant" and JOINED_BY not in rule.group_key
+        nothing = BadUnitIdError(f"{rule.group_key}: finds nothing", case="no-correlation")
+        self._without_key = Keyless(NoKey.ABSENT, nothing)
         self._key_is_inside, self._on_no_key = is_inside(rule, sources), on_no_key(rule, sources)
         self._is_key_certain = not self._correlations and (
             is_constant or (bool(decisive) and all(name.startswith(RESERVED) for name in decisive))
@@ -304,6 +306,8 @@ class RuleRouting:
         if self._key_is_inside and view is not None and view.unread is not None:
             return Keyless(NoKey.UNREADABLE, view.unread)
         source = _source(record, headers) if self._correlations else ""
+        if not warning and view is None and not self._correlations:
+            return self._without_key  # by far the most of them
         place = self.rule.group_key
         if source in self._correlations:
             place = f"{self._correlation_texts[source]} of source {source}"

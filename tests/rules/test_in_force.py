@@ -266,3 +266,12 @@ def test_of_a_file_that_changed_in_place_in_more_than_that_the_file_counts(
     rules = of_a_file(tmp_path / "rules.toml", text, TABLES)
     assert [each.default_group for each in rules.rules.rules] == [DefaultGroup.PER_NAME]
     assert "is not the one that was in force before" in caplog.text
+
+
+def test_of_a_file_that_says_these_columns_the_file_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = FIXTURE.read_text().replace('default_group = "shared"\n', 'default_group = "shared"\non_no_key = "reject"\n')
+    kept = replace(TABLES, rules=(replace(RULE, default_group=DefaultGroup.PER_NAME, on_no_key=OnNoKey.BY_KEY),))
+    rules = of_a_file(tmp_path / "rules.toml", text, kept)
+    (rule,) = rules.rules.rules
+    assert (rule.default_group, rule.on_no_key) == (DefaultGroup.SHARED, OnNoKey.REJECT)
+    assert "is not the one that was in force before" in caplog.text

@@ -22,7 +22,7 @@ from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.engine.ports import LogReader, RawRecord, Tp
 from uow.processor.rules.conditions import group_policy
-from uow.processor.rules.routing import Fate, RecordRouting, RouteTarget, Sent, routings_of
+from uow.processor.rules.routing import Fate, NoKey, RecordRouting, RouteTarget, Sent, routings_of
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import UowError
 from uow.schemas.records import Reason, UnitOutcome
@@ -179,7 +179,7 @@ def rehearsed(
     assemblers = {
         target.topics.components: _Assembler(name, application, target.policy) for name, target in targets.items()
     }
-    at = 0
+    at, whys = 0, dict[tuple[str, NoKey], str]()
     for record in records:
         routing = routings.get(record.topic())
         if routing is None:
@@ -190,7 +190,11 @@ def rehearsed(
         figures.rejected += routed.fate in (Fate.REJECTED, Fate.SET_ASIDE)
         figures.passed += routed.fate is Fate.PASSED
         if routed.keyless is not None:
-            figures.keyless[routed.rule_id, routed.keyless.error.text] += 1
+            kind = routed.rule_id, routed.keyless.cause
+            # texts about values that cannot be read have places in them: the first one stands for all
+            text = routed.keyless.error.text
+            why = text if routed.keyless.cause is NoKey.ABSENT else whys.setdefault(kind, text)
+            figures.keyless[routed.rule_id, why] += 1
         if routed.fate is Fate.ROUTED:
             assemblers[routed.sent.topic].take(routed.sent, routed.row, at)
             if figures.records % _TAKE_EVERY == 0:
