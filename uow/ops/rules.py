@@ -29,11 +29,17 @@ from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleDatabase, RuleFile, rule_source
 from uow.processor.rules.transforms import installed
 from uow.schemas.error_classes import Complaint, ConfigError, UowError
+from uow.topics.admin import admin_client
 from uow.topics.catalogue import RULES_PARTITION, rules_topic
 from uow.topics.rules import REFRESH_KEY, Change
 
 log = logging.getLogger(__name__)
 
+_quiet = logging.getLogger("uow.rules.asked")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
+ANSWERS_WITHIN_S: Final = 3.0
+"""For so long brokers are waited for that are asked for records to try: rules are checked without them as well."""
 LAST_TRIED: Final = 20
 """So many records of each partition of the inputs are tried under rules that are checked."""
 
@@ -259,9 +265,10 @@ class RuleDesk:
         inputs = sorted({topic for router in settings.routers.values() for topic in router.inputs})
         if not inputs:
             return Counter()
+        client = admin_client(settings.bootstrap_servers, settings.kafka, _quiet)
         try:
-            counts = counts_with(settings, *inputs)
-            tps = [Tp(topic, number) for topic in inputs for number in range(counts[topic])]
+            topics = client.list_topics(timeout=ANSWERS_WITHIN_S).topics
+            tps = [Tp(topic, number) for topic in inputs if topic in topics for number in topics[topic].partitions]
             with log_reader(settings) as reader:
                 bounds = reader.stable_bounds(tps)
                 last = {tp: (max(start, end - LAST_TRIED), end) for tp, (start, end) in bounds.items()}
