@@ -394,6 +394,17 @@ def test_handlers_go_on_behind_a_commit_that_was_rolled_back(fake: FakeBroker, c
 # -- streams
 
 
+def assert_streams_both(reader: uow.StreamReader) -> None:
+    """Units a and b come whole, and none was given up."""
+    got = []
+    for _ in range(2):
+        unit = next(reader)
+        got.append((unit.id, [each.seq for each in unit.components]))
+        unit.acknowledge()
+    assert got == [("a", [1, 2, 3]), ("b", [1, 2, 3])]
+    assert reader.given_up == {}
+
+
 def test_a_stream_that_was_cut_short_never_ends_as_if_it_were_whole(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,13 +420,7 @@ def test_a_stream_that_was_cut_short_never_ends_as_if_it_were_whole(
         for _ in range(2):
             with pytest.raises(errors.LostServerError, match="cut short"):
                 list(unit.components)
-        got = []
-        for _ in range(2):
-            unit = next(reader)
-            got.append((unit.id, [each.seq for each in unit.components]))
-            unit.acknowledge()
-    assert got == [("a", [1, 2, 3]), ("b", [1, 2, 3])]
-    assert reader.given_up == {}
+        assert_streams_both(reader)
 
 
 def test_an_awaited_stream_goes_on_where_a_loop_over_it_was_cancelled(fake: FakeBroker) -> None:
@@ -650,13 +655,7 @@ def test_a_stream_whose_topic_cannot_be_read_for_a_moment_gives_up_no_healthy_un
         fake.read_errors = [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
         with pytest.raises(errors.DestinationUnavailableError):
             list(unit.components)
-        got = []
-        for _ in range(2):
-            unit = next(reader)
-            got.append((unit.id, [each.seq for each in unit.components]))
-            unit.acknowledge()
-    assert got == [("a", [1, 2, 3]), ("b", [1, 2, 3])]
-    assert reader.given_up == {}
+        assert_streams_both(reader)
 
 
 def test_who_left_hears_of_the_record_that_another_one_waited_for(fake: FakeBroker) -> None:

@@ -461,8 +461,6 @@ class ClientSession:
     def _doom(self, future: asyncio.Future[Any]) -> None:
         """A send that was cancelled may be in the transaction or not."""
         self._sync._doom("a send was cancelled: roll back, and send all of it again")
-        if not future.cancelled():
-            future.exception()
 
     async def _finish(self, call: Callable[[], None]) -> None:
         await finish(self._lane.run(call), self._connection._sync._session.life.waits.close_s)

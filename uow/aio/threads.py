@@ -148,7 +148,9 @@ class Lane:
 
             def end(future: asyncio.Future[T]) -> None:
                 try:
-                    (keep or _forget)(future)
+                    _forget(future)
+                    if keep is not None:
+                        keep(future)
                 finally:
                     kept.set_result(None)  # the next call comes behind what becomes of this one
 

@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from uow.client.consumption import Consumption
+from uow.client.consumption import PASSING, Consumption
 from uow.errors import (
     CommitOutcomeUnknownError,
     CommitPendingError,
-    DestinationUnavailableError,
     LostServerError,
     ReconnectTimeoutError,
     TransactionRolledBackError,
@@ -113,13 +112,7 @@ class HandlerLoop:
         self._look_for_work_left(result, before)
         try:
             received.acknowledge()
-        except (
-            LostServerError,
-            ReconnectTimeoutError,
-            CommitPendingError,
-            DestinationUnavailableError,
-            *ROLLED_BACK,
-        ) as failure:
+        except (LostServerError, CommitPendingError, *PASSING) as failure:
             log.info("not acknowledged: %s", failure)  # it comes again, here or elsewhere, or is with a later one
 
     def _failed(self, received: Any, failure: Exception) -> None:

@@ -11,7 +11,6 @@ Belongs here: writing. Does not belong here: the records (`uow.topics.strict_reg
 from __future__ import annotations
 
 import getpass
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,14 +21,15 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from uow.client.connection import connect
-from uow.client.kafka_port import STEP_S, Librdkafka, LogWatch, consumer_properties, log_start
+from uow.client.kafka_port import Librdkafka, LogWatch, consumer_properties
 from uow.client.references import END_EVENTS
 from uow.client.strict_log import read_registry, record_of
 from uow.config.loading import Settings
-from uow.errors import OrderConfigError, ReconnectTimeoutError
+from uow.errors import OrderConfigError
 from uow.ops.consumer_groups import committed_rows
+from uow.ops.destination_logs import log_reader
 from uow.ops.sole_member import live_members
-from uow.processor.kafka.error_table import is_passing
+from uow.processor.engine.ports import Tp
 from uow.processor.kafka.log_offsets import offset_of
 from uow.schemas.error_classes import ConfigError
 from uow.terminal.printing import wall_clock_ms
@@ -184,55 +184,30 @@ def adopt_group(
             OrderGap(group, row.topic, row.partition, row.offset, start - 1, why, who, at)
             for row, start in passed.items()
         ]
-        _write(
-            settings, destination, gaps if backlog else []
-        )  # first: positions that moved tell nobody where they were
+        # first: positions that moved tell nobody where they were
+        _write(settings, destination, gaps if backlog else [])
         places = [TopicPartition(row.topic, row.partition, start) for row, start in begun.items()]
         client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result()
-        _write(
-            settings,
-            destination,
-            [Subscription(group, row.topic, row.partition, era.number, who, at) for row in old],
-        )
+        adopted = [Subscription(group, row.topic, row.partition, era.number, who, at) for row in old]
+        _write(settings, destination, adopted)
     return Adopted(destination, era.number, group, (), starts, backlog, bool(old) and not dry_run)
 
 
 def _records_between(settings: Settings, passed: Mapping[TopicPartition, int]) -> int:
     """The number of records that readers would see between committed offsets and where the era begins: markers of transactions are none.
 
-    Records beyond the first `COUNTED` of a partition are not read: their offsets are counted.
+    Records beyond the first `COUNTED` of a partition, and behind an open transaction, are not read: their offsets are counted.
     """
-    if not passed:
+    ends = {Tp(row.topic, row.partition): (row.offset, end) for row, end in passed.items()}
+    if not ends:
         return 0
-    properties = consumer_properties(
-        settings.bootstrap_servers, "uow", f"{settings.application_id}-look", {**END_EVENTS, **settings.kafka}
-    )
-    count = 0
-    with closing(Librdkafka().consumer(properties, LogWatch().logger)) as consumer:
-        for row, end in passed.items():
-            place = TopicPartition(row.topic, row.partition)
-            place.offset = position = max(row.offset, log_start(consumer, (row.topic, row.partition)))
-            consumer.assign([place])
-            seen = 0
-            until = time.monotonic() + admin.TIMEOUT_S
-            while position < end and seen < COUNTED:
-                record = consumer.poll(STEP_S)
-                error = None if record is None else record.error()
-                if record is not None and error is None:
-                    until = time.monotonic() + admin.TIMEOUT_S
-                    position = (record.offset() or 0) + 1
-                    seen += position <= end
-                elif record is not None and error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    position = record.offset() or 0
-                    break  # before `end` where a transaction is open: what lies behind it may be a record
-                elif error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    break  # retention has taken what lay there
-                elif error is not None and not is_passing(error):
-                    raise KafkaException(error)
-                elif time.monotonic() >= until:
-                    raise ReconnectTimeoutError(f"{row.topic}/{row.partition} was read to {position}, and not to {end}")
-            count += seen + max(0, end - position)
-    return count
+    with log_reader(settings) as reader:
+        ranges = {}
+        for tp, (first, stable) in reader.stable_bounds([*ends]).items():
+            start, end = max(first, ends[tp][0]), ends[tp][1]
+            ranges[tp] = start, max(start, min(end, stable, start + COUNTED))
+        seen = sum(len(records) for _, records in reader.read(ranges))
+    return seen + sum(max(0, ends[tp][1] - read_to) for tp, (_, read_to) in ranges.items())
 
 
 def _era_of(registry: StrictRegistry) -> Era:
