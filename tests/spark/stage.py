@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from tests.fake_record import FakeRecord
-from tests.processes import Patience
+from tests.processes import Patience, wait_for
 from tests.spark.delta_rows import nested_components, table_rows
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Plan, Tp
@@ -74,6 +74,7 @@ class Stage:
         self.names = DestinationTopics("tests", name)
         self.tables = DeltaTables(tables, name)
         self.cluster = Cluster(servers)
+        self._admin = AdminClient({"bootstrap.servers": servers}, logger=QUIET)
         self._create_topics()
         self._producer = self._transactional("sender")
         self._worker = self._transactional("worker")
@@ -108,7 +109,6 @@ class Stage:
         return producer
 
     def _create_topics(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self.servers}, logger=QUIET)
         specs = expected("tests", self.names.destination, self.policy, PARTITIONS)
         topics = []
         for spec in specs:
@@ -117,7 +117,7 @@ class Stage:
                 config["message.timestamp.type"] = "CreateTime"
             topics.append(NewTopic(spec.name, spec.partitions, 1, config=config))
         topics += [NewTopic(topic, PARTITIONS, 1) for topic in (*self.rules.targets, *self.rules.inputs)]
-        for future in admin.create_topics(topics).values():
+        for future in self._admin.create_topics(topics).values():
             future.result(DEADLINE_S)
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Stage:
             target = partition_for(key or b"", PARTITIONS) if partition is None else partition
             self._producer.produce(self.names.components, value, key, target, timestamp=self._at, headers=headers)
             self._sent[target] += 1
-        self._producer.commit_transaction(DEADLINE_S)
+        self._commit(self._producer, {(self.names.components, p) for p in range(PARTITIONS)})
 
     def feed(self, topic: str, records: int) -> list[str]:
         """So many records of an input, which its routers have read. Returns their places."""
@@ -153,7 +153,7 @@ class Stage:
         for _ in range(records):
             self._producer.produce(topic, b"an event", None, 0, on_delivery=on_delivery)
         self._producer.flush(DEADLINE_S)
-        self._producer.commit_transaction(DEADLINE_S)
+        self._commit(self._producer, {(topic, 0)})
         routers = Consumer({"bootstrap.servers": self.servers, "group.id": "tests-router"}, logger=QUIET)
         reached = TopicPartition(topic, 0, 1 + int(places[-1].rpartition("/")[2]))
         routers.commit(offsets=[reached], asynchronous=False)
@@ -162,15 +162,8 @@ class Stage:
 
     def lose(self, topic: str) -> None:
         """Retention takes every record of a topic."""
-        own = {"bootstrap.servers": self.servers}
-        consumer = Consumer({**own, "group.id": "looking"}, logger=QUIET)
-        ends = [
-            TopicPartition(topic, p, consumer.get_watermark_offsets(TopicPartition(topic, p), DEADLINE_S)[1])
-            for p in range(PARTITIONS)
-        ]
-        consumer.close()
-        admin = AdminClient(own, logger=QUIET)  # the requests end with it
-        for future in admin.delete_records(ends).values():
+        ends = self._ends({(topic, p) for p in range(PARTITIONS)}, IsolationLevel.READ_UNCOMMITTED)
+        for future in self._admin.delete_records([TopicPartition(*place, end) for place, end in ends.items()]).values():
             future.result(DEADLINE_S)
 
     def abort(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> None:
@@ -192,7 +185,26 @@ class Stage:
         self._producer.begin_transaction()
         for key, value, headers in records:
             self._producer.produce(topic, value, key, partition, headers=headers)
-        self._producer.commit_transaction(DEADLINE_S)
+        self._commit(self._producer, {(topic, partition)})
+
+    def _commit(self, producer: Producer, places: set[tuple[str, int]]) -> None:
+        """Commits, and returns when everybody reads what was written.
+
+        The broker answers as soon as it has decided, and writes the markers behind that: until then no reader of committed records sees the
+        transaction, and the end that it is told lies before it.
+        """
+        producer.commit_transaction(DEADLINE_S)
+
+        def are_readable() -> bool:
+            committed, written = (self._ends(places, level) for level in IsolationLevel)
+            return committed == written
+
+        wait_for(are_readable, DEADLINE_S, f"markers of a transaction in {sorted(places)}")
+
+    def _ends(self, places: set[tuple[str, int]], isolation: IsolationLevel) -> dict[tuple[str, int], int]:
+        asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]
+        answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=DEADLINE_S)
+        return {(each.topic, each.partition): found.result().offset for each, found in answers.items()}
 
     def place(self, id: str) -> None:
         """Somebody has claimed another partition for an id than `send` takes."""
@@ -234,7 +246,7 @@ class Stage:
         if is_kept:
             self._producer.begin_transaction()
             self._producer.produce(where.topic, value, command.group_id, partition, timestamp=self._at, headers=headers)
-            self._producer.commit_transaction(DEADLINE_S)
+            self._commit(self._producer, {where})
         self._write([task.process([], [record])])
 
     def tick(self, now_ms: int | None = None) -> None:
@@ -245,6 +257,7 @@ class Stage:
     def _write(self, plans: list[Plan]) -> None:
         if not plans:
             return
+        places: set[tuple[str, int]] = set()
         self._worker.begin_transaction()
         for plan in plans:
             for output in plan.outputs:
@@ -253,8 +266,9 @@ class Stage:
                 own = {"headers": [*output.headers], "timestamp": self._at if is_sent_on else 0}
                 self._worker.produce(output.topic, output.value, output.key, partition, **own)
                 self._sent[partition] += is_sent_on
+                places.add((output.topic, partition))
             self._worker.produce(plan.ledger_topic, plan.ledger, None, plan.tp.partition)
-        self._worker.commit_transaction(DEADLINE_S)
+        self._commit(self._worker, places)
         self._consumer.commit(
             offsets=[TopicPartition(*plan.tp, plan.next_offset) for plan in plans], asynchronous=False
         )
