@@ -50,9 +50,11 @@ _PASSING: Final = frozenset(
         KafkaError.REPLICA_NOT_AVAILABLE,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""Errors after which the request is repeated: a leader has moved, a disk has failed."""
+"""Errors after which the request for an offset is repeated: a leader has moved, a disk has failed, a broker does not know yet that it leads a topic which
+the cluster has just made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +286,11 @@ def _consumer(cluster: Cluster, group: str, isolation: str = "read_committed") -
 
 
 def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
-    found = consumer.list_topics(topic, TIMEOUT_S).topics[topic]
-    if found.error is not None:
-        raise _missing(topic, found.error)
+    until = time.monotonic() + TIMEOUT_S
+    while (found := consumer.list_topics(topic, TIMEOUT_S).topics[topic]).error is not None:
+        if found.error.code() != KafkaError.LEADER_NOT_AVAILABLE or time.monotonic() > until:
+            raise _missing(topic, found.error)
+        time.sleep(ASK_AGAIN_S)
     return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
 
 
