@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -55,7 +56,8 @@ def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Des
     wait_for(is_done, PATIENCE_S, lambda: done.output)
     report = json.loads(done.stdout)
     assert (report["before"], report["after"]) == (4, 8)
-    assert report["moved"]["groups"] * 2 == report["moved"]["components"]
+    assert report["moved"]["groups"] * 3 == report["moved"]["components"], "what lay unread was assembled before"
+    assert report["assembled"] == {"records": len(ids), "left": {}}
     assert 10 < report["moved"]["groups"] < 50
     assert "0 open groups" in repartition(place).output  # a second time moves nothing
 
@@ -65,6 +67,31 @@ def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Des
     place.wait_delivered(61)
     place.verify()
     assert {record.partition() for record in place.read(place.units)} > {0, 1, 2, 3}
+
+
+def test_what_came_in_time_and_lies_unread_while_topics_grow_is_not_late_w82_w107(place: Destination) -> None:
+    """The last components come before the deadline, to partitions that are not those of their ids any more when a worker reads on, after the deadline."""
+    place.partitions = 2
+    place.create({"session_timeout_ms": 2_000}, incomplete_expiration_ms=15_000, outcomes="all")
+    worker = place.worker()
+    ids = [f"g{number}" for number in range(40)]
+    place.send([(name, 1, False) for name in ids])
+    wait_for(lambda: place.committed() >= len(ids))
+    opened = time.monotonic()
+    assert worker.child.terminate() == 0
+    place.send([(name, 2, True) for name in ids])
+    place.send([("late", 1, False)])
+    done = repartition(place, "--partitions", "5", "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["assembled"]["records"], report["assembled"]["left"]) == (len(ids) + 1, {})
+    time.sleep(max(0.0, opened + 17 - time.monotonic()))
+    place.partitions = 5
+    place.worker()
+    wait_for(lambda: len(place.read(f"{place.name}.outcomes")) == len(ids) + 1)
+    assert {dict(each.headers())["uow-outcome"] for each in place.read(place.units)} == {b"complete"}
+    assert len(place.read(place.units)) == len(ids)
+    assert place.read(f"{place.name}.rejected") == []
 
 
 def test_groups_by_rule_complete_after_two_partitions_became_five_w107(place: Destination) -> None:

@@ -4,12 +4,13 @@ Theory of operation. The steps below are safe: the command may end after any of 
 
 1. Make sure that no worker runs: the group's coordinator is asked.
 2. The two changelogs get more partitions. They may have more than the input: after a failure here the workers can be started as before.
-3. Rehearsal: this process joins the workers' group and owns every partition of the input; the old partitions are restored as by a worker, the
+3. What lies unread is assembled (`uow.ops.unread_input`): sent on to another partition it would come too late for a limit of time.
+4. Rehearsal: this process joins the workers' group and owns every partition of the input; the old partitions are restored as by a worker, the
    plans of the move are made (`uow.processor.engine.moved_groups`), written by the worker's own sink in one transaction, and aborted. It fails
    wherever the move would fail: too large, not allowed, too slow, or a worker has joined.
-4. The other topics get more partitions, the input last. The partition count in the metadata of each committed offset is still the old one, so
+5. The other topics get more partitions, the input last. The partition count in the metadata of each committed offset is still the old one, so
    from here on no worker starts.
-5. The move, as in the rehearsal, but committed: rows, ledgers, positions of all partitions. A worker that joins now raises the group's
+6. The move, as in the rehearsal, but committed: rows, ledgers, positions of all partitions. A worker that joins now raises the group's
    generation, and then the commit fails.
 
 Under path routing ids keep their partitions whatever the count is (W-215): topics grow, internal ones first, and workers may run.
@@ -21,23 +22,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from uow.config.loading import Settings
 from uow.ops.sole_member import MoveError, patient_worker, ready_to_write, refuse_while_workers_live
+from uow.ops.unread_input import Assembled, UnreadInput
 from uow.processor.engine.context import TaskContext
+from uow.processor.engine.hidden_headers import HiddenHeaders
 from uow.processor.engine.moved_groups import Moved, Rows, move
 from uow.processor.engine.ports import LogReader, Plan, Tp
 from uow.processor.engine.restore import live_rows, restore
 from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.log_reader import KafkaLogReader, recorded_counts, recorded_hints
 from uow.processor.kafka.rule_log import open_rule_log
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.kafka.worker_clock import WorkerClock
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.schemas.error_classes import ConfigError
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics, expected, rules_topic
 from uow.topics.grouping import NoRules, RuleTable
+from uow.topics.policies import FieldSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +56,14 @@ class RepartitionReport:
         after: Number of partitions from now on.
         grown: Topics that got more partitions.
         moved: Counts of what moved.
+        assembled: What was done with unread components before.
     """
 
     before: int
     after: int
     grown: tuple[str, ...]
     moved: Moved
+    assembled: Assembled = field(default_factory=Assembled)
 
 
 def repartition(settings: Settings, destination: str, partitions: int | None, *, dry_run: bool) -> RepartitionReport:
@@ -108,6 +117,7 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
         there = counts[topics.components]
         failed = "nothing has moved, and workers may be started as before"
         with ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
+            assembled = _assemble_unread(worker, context, counts, reader, sink, token)
             sink.rehearse(_plans(reader, context, after, {})[0], token, before)
         admin.grow(client, [name for name in growing if name not in logs], after)
         failed = "it is not known if the move was written; run the command again, it will find out"
@@ -115,7 +125,39 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
             starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
             plans, moved = _plans(reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()})
             sink.write(plans, token)
-    return RepartitionReport(before, after, tuple(growing), moved)
+    return RepartitionReport(before, after, tuple(growing), moved, assembled)
+
+
+def _assemble_unread(
+    worker: WorkerSettings,
+    context: TaskContext,
+    counts: Mapping[str, int],
+    reader: KafkaLogReader,
+    sink: KafkaSink,
+    token: object,
+) -> Assembled:
+    """Under the old count, and with all that a worker knows of the destination."""
+    from uow.processor.shell.app import task_contexts  # needs the extra `worker`
+    from uow.processor.shell.settings_check import check_settings
+    from uow.processor.shell.worker import input_limits
+
+    components = context.topics.components
+    alone = replace(worker, destinations={context.destination: context.policy})
+    made = task_contexts(alone, {**counts, components: context.partitions}, input_limits(alone))
+    working = replace(check_settings(alone, made)[components], rules=context.rules)
+    contents = KafkaContents(Clients(worker), worker.transaction_timeout_ms / 2000)
+    by_value = context.policy.field_source is FieldSource.VALUE
+    unread = UnreadInput(
+        reader,
+        sink,
+        token,
+        HiddenHeaders([components], contents) if by_value else None,
+        WorkerClock(lead_ms=worker.clock_lead_ms).latest_ms(),
+    )
+    try:
+        return unread.assemble(restored(reader, working)[0])
+    finally:
+        contents.close()
 
 
 @contextmanager
