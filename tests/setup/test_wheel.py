@@ -164,7 +164,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
 def test_without_extras_all_but_the_worker_and_spark_can_be_imported(plain: Environment, tmp_path: Path) -> None:
     """So every module's packages are declared where its user installs them."""
     missing = plain.run("-c", IMPORT_ALL, cwd=tmp_path).split()
-    worker = ("uow.processor.shell.", "uow.cli.repeated_audit")
+    worker = ("uow.processor.shell.", "uow.cli.repeated_audit", "uow.ops.unread_input")
     expected = (*worker, "uow.report.", "uow.spark_sink.", "uow.cli.demo_tables", *RULES)
     assert [name for name in missing if not name.startswith(expected)] == []
 

@@ -130,10 +130,8 @@ def repartition(destination: str, partitions: int | None, dry_run: bool, setting
     would, what = ("would be ", "would move") if dry_run else ("", "moved")
     for name in report.grown:
         click.echo(f"{name}: {would}given {report.after} partitions")
-    if report.assembled.records:
-        click.echo(f"{destination}: {report.assembled.records} unread records were assembled first")
-    for number, why in report.assembled.left.items():
-        click.echo(f"{destination}: workers will send on what lies unread in partition {number}: {why}")
+    if report.unread:
+        click.echo(f"{destination}: what lay unread {'would be' if dry_run else 'was'} assembled first")
     click.echo(
         f"{destination}: {report.before} -> {report.after} partitions; {what}: {moved.groups} open groups with {moved.components} "
         f"components, {moved.closed} remembered ids"

@@ -4,12 +4,12 @@ Theory of operation. The steps below are safe: the command may end after any of 
 
 1. Make sure that no worker runs: the group's coordinator is asked.
 2. The two changelogs get more partitions. They may have more than the input: after a failure here the workers can be started as before.
-3. What lies unread is assembled (`uow.ops.unread_input`): sent on to another partition it would come too late for a limit of time.
+3. What lies unread is read and assembled as by a worker (`uow.ops.unread_input`): sent on to another partition it would come too late for a limit of time.
 4. Rehearsal: this process joins the workers' group and owns every partition of the input; the old partitions are restored as by a worker, the
    plans of the move are made (`uow.processor.engine.moved_groups`), written by the worker's own sink in one transaction, and aborted. It fails
    wherever the move would fail: too large, not allowed, too slow, or a worker has joined.
 5. The other topics get more partitions, the input last. The partition count in the metadata of each committed offset is still the old one, so
-   from here on no worker starts.
+   from here on no worker starts. Step 3 is done once more for what came until then: who sends later either knows the new count, or sends to a wrong partition.
 6. The move, as in the rehearsal, but committed: rows, ledgers, positions of all partitions. A worker that joins now raises the group's
    generation, and then the commit fails.
 
@@ -22,29 +22,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from uow.config.loading import Settings
 from uow.ops.sole_member import MoveError, patient_worker, ready_to_write, refuse_while_workers_live
-from uow.ops.unread_input import Assembled, UnreadInput
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.hidden_headers import HiddenHeaders
 from uow.processor.engine.moved_groups import Moved, Rows, move
 from uow.processor.engine.ports import LogReader, Plan, Tp
 from uow.processor.engine.restore import live_rows, restore
 from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.clients import Clients
-from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.log_reader import KafkaLogReader, recorded_counts, recorded_hints
 from uow.processor.kafka.rule_log import open_rule_log
-from uow.processor.kafka.sink import KafkaSink
-from uow.processor.kafka.worker_clock import WorkerClock
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.schemas.error_classes import ConfigError
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics, expected, rules_topic
 from uow.topics.grouping import NoRules, RuleTable
-from uow.topics.policies import FieldSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +50,14 @@ class RepartitionReport:
         after: Number of partitions from now on.
         grown: Topics that got more partitions.
         moved: Counts of what moved.
-        assembled: What was done with unread components before.
+        unread: True if components or commands lay unread, and were assembled before; in a dry run they are not among what moves.
     """
 
     before: int
     after: int
     grown: tuple[str, ...]
     moved: Moved
-    assembled: Assembled = field(default_factory=Assembled)
+    unread: bool = False
 
 
 def repartition(settings: Settings, destination: str, partitions: int | None, *, dry_run: bool) -> RepartitionReport:
@@ -76,8 +70,8 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
         dry_run: True to change nothing.
 
     Raises:
-        ConfigError: No such destination, or an impossible count.
-        MoveError: A worker runs, or joined meanwhile.
+        ConfigError: No such destination, an impossible count, or other settings than those of the workers.
+        MoveError: A worker runs, or joined meanwhile; or something that lies unread cannot be read.
         StateCorruptedError: The state cannot be restored.
     """
     policy = settings.policy(destination)
@@ -98,6 +92,8 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
         if not dry_run:
             admin.grow(client, growing, after)
         return RepartitionReport(counts[names[0]], after, tuple(growing), Moved())
+    from uow.ops.unread_input import assemble_unread, lies_unread  # needs the extra `worker`, and takes a second
+
     worker = patient_worker(settings, "repartition")
     clients = Clients(worker)
     refuse_while_workers_live(client, worker.application_id)
@@ -105,59 +101,54 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
     before = counts[names[0]] if recorded is None else recorded
     topics = DestinationTopics(settings.application_id, destination)
     context = TaskContext(destination, topics, policy, before, b"", b"")
-    if not dry_run and recorded in (None, after):
+
+    def is_unread() -> bool:
+        with closing(KafkaLogReader(clients)) as reader:
+            return lies_unread(reader, topics, before)
+
+    unread = before < after and is_unread()
+    if not dry_run and (before == after or (recorded is None and not unread)):
         admin.grow(client, growing, after)
         return RepartitionReport(before, after, tuple(growing), Moved())
     with rule_table(worker, context, counts) as rules:
         context = replace(context, rules=rules)
         if dry_run:
             with closing(KafkaLogReader(clients)) as reader:
-                return RepartitionReport(before, after, tuple(growing), _plans(reader, context, after, {})[1])
+                moved = _plans(reader, context, after, {})[1]
+            return RepartitionReport(before, after, tuple(growing), moved, unread)
         admin.grow(client, [name for name in growing if name in logs], after)
-        there = counts[topics.components]
         failed = "nothing has moved, and workers may be started as before"
-        with ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
-            assembled = _assemble_unread(worker, context, counts, reader, sink, token)
+        if unread:
+            with _saying(failed):
+                assemble_unread(settings, destination, counts, before)
+        with ready_to_write(clients, worker, topics.components, counts[topics.components], failed) as (
+            reader,
+            sink,
+            token,
+        ):
             sink.rehearse(_plans(reader, context, after, {})[0], token, before)
         admin.grow(client, [name for name in growing if name not in logs], after)
+        if is_unread():
+            unread = True
+            with _saying(
+                "topics have grown, nothing has moved, and no worker starts before it has: run the command again"
+            ):
+                assemble_unread(settings, destination, counts, before)
         failed = "it is not known if the move was written; run the command again, it will find out"
         with ready_to_write(clients, worker, topics.components, after, failed) as (reader, sink, token):
             starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
             plans, moved = _plans(reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()})
             sink.write(plans, token)
-    return RepartitionReport(before, after, tuple(growing), moved, assembled)
+    return RepartitionReport(before, after, tuple(growing), moved, unread)
 
 
-def _assemble_unread(
-    worker: WorkerSettings,
-    context: TaskContext,
-    counts: Mapping[str, int],
-    reader: KafkaLogReader,
-    sink: KafkaSink,
-    token: object,
-) -> Assembled:
-    """Under the old count, and with all that a worker knows of the destination."""
-    from uow.processor.shell.app import task_contexts  # needs the extra `worker`
-    from uow.processor.shell.settings_check import check_settings
-    from uow.processor.shell.worker import input_limits
-
-    components = context.topics.components
-    alone = replace(worker, destinations={context.destination: context.policy})
-    made = task_contexts(alone, {**counts, components: context.partitions}, input_limits(alone))
-    working = replace(check_settings(alone, made)[components], rules=context.rules)
-    contents = KafkaContents(Clients(worker), worker.transaction_timeout_ms / 2000)
-    by_value = context.policy.field_source is FieldSource.VALUE
-    unread = UnreadInput(
-        reader,
-        sink,
-        token,
-        HiddenHeaders([components], contents) if by_value else None,
-        WorkerClock(lead_ms=worker.clock_lead_ms).latest_ms(),
-    )
+@contextmanager
+def _saying(failed: str) -> Iterator[None]:
+    """Says in a `MoveError` where the command stands."""
     try:
-        return unread.assemble(restored(reader, working)[0])
-    finally:
-        contents.close()
+        yield
+    except MoveError as error:
+        raise MoveError(f"{failed}: {error}") from error
 
 
 @contextmanager

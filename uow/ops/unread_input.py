@@ -1,152 +1,121 @@
-"""Components that lie unread in `D.components` are assembled before groups move to other partitions (W-82, W-107).
+"""Components and commands that lie unread are assembled before groups move to other partitions (W-82, W-107).
 
-A component that a worker sends on to its new partition gets a new append time there, and one that came in time would be late. So this process, which
-is alone in the workers' group, does first what a worker would do: it reads each partition to its end, with the commands that lie there, and writes what
-comes of it with the worker's sink. No group is closed by the wall clock meanwhile.
+A component that a worker sends on to its new partition gets a new append time there, and one that came in time would be late. So everything is read
+under the partition count under which it was sent, by the loop of a worker (`uow.processor.engine.read_to_end`) with all that a worker of this
+configuration knows: rules, target topics, the settings that are recorded. Its transactions are those of a worker, so the command may die in any
+of them.
 
-What it cannot do stays unread, and workers send it on: components by rule, whose rows only a worker with the rules' source may believe; what was sent
-with another partition count in mind; a record at which the task fails; what an open transaction holds back.
-
-Belongs here: what is read, and how far. Does not belong here: what a record does to a group (`uow.processor.engine.task`), and the move (`uow.ops.repartition`).
+Belongs here: whether something lies unread, and the parts of such a worker. Does not belong here: when it is done (`uow.ops.repartition`).
+Imports the worker's shell, that is the extra `worker`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
-from math import inf
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 
-from uow.processor.core.columns import Seen, looked_at
-from uow.processor.engine.batch import Batch
-from uow.processor.engine.hidden_headers import HiddenHeaders
-from uow.processor.engine.ports import Plan, RawRecord, Refused, Tp
-from uow.processor.engine.task import PartitionTask
+from uow.config.loading import Settings
+from uow.ops.sole_member import MoveError
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.poll_loop import Closable
+from uow.processor.engine.ports import Tp
+from uow.processor.engine.read_to_end import NO_LIMIT, ReadToEnd
+from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.kafka.log_reader import KafkaLogReader
-from uow.processor.kafka.sink import KafkaSink
-from uow.topics import headers as names
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.processor.shell.app import kafka_ports, task_contexts
+from uow.processor.shell.monitor import WorkerStatus
+from uow.processor.shell.settings_check import check_settings
+from uow.processor.shell.worker import input_limits
+from uow.schemas.error_classes import ConfigError
+from uow.topics.catalogue import DestinationTopics
 
-log = logging.getLogger("uow.repartition")
-
-
-@dataclass(slots=True)
-class Assembled:
-    """The result.
-
-    Attributes:
-        records: How many records of `D.components` were read.
-        left: Partitions in which some were left, each with the reason.
-    """
-
-    records: int = 0
-    left: dict[int, str] = field(default_factory=dict)
+PATIENCE_MS = 60_000
+"""Longest time without progress: a leader may move meanwhile, and a blocked partition is tried again."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadInput:
-    """Reads the partitions of one destination to their ends.
+def lies_unread(reader: KafkaLogReader, topics: DestinationTopics, partitions: int) -> bool:
+    """True if a component or a command lies beyond the workers' position, or a transaction is open there, which may bring one."""
+    tps = [Tp(topic, number) for topic in (topics.components, topics.commands) for number in range(partitions)]
+    committed, bounds, stable = reader.committed(tps), reader.bounds(tps), reader.stable_bounds(tps)
+
+    def is_unread(tp: Tp) -> bool:
+        start, end = bounds[tp]
+        position = max(start, committed[tp].offset or 0)
+        if position >= end or stable[tp][1] < end:
+            return position < end
+        return next(reader.read({tp: (position, end)}), None) is not None  # markers of transactions are no records
+
+    return any(map(is_unread, tps))
+
+
+def assemble_unread(settings: Settings, destination: str, counts: Mapping[str, int], partitions: int) -> None:
+    """Reads to the ends in which these partitions end now.
 
     Args:
-        reader: Reads them.
-        sink: Writes plans.
-        token: The group's metadata, for the sink.
-        hidden: As of a worker; None where no record's value is looked at.
-        latest_ms: An append time after this is not believed.
+        settings: Configuration, that of the workers.
+        destination: Its name.
+        counts: Partition count of every topic.
+        partitions: The count under which groups were assembled so far; those beyond it are left alone.
+
+    Raises:
+        ConfigError: The settings are not those that workers have recorded, or rules cannot be read.
+        MoveError: Something cannot be read.
+        StateCorruptedError: The state cannot be restored.
     """
-
-    reader: KafkaLogReader
-    sink: KafkaSink
-    token: Any
-    hidden: HiddenHeaders | None
-    latest_ms: int
-
-    def assemble(self, tasks: Mapping[int, PartitionTask]) -> Assembled:
-        """Reads on in each partition from where its task stands.
-
-        Raises:
-            Doubt: It is not known whether the last plan was written.
-            KafkaException: No broker answers.
-        """
-        done = Assembled()
-        for number, task in tasks.items():
-            try:
-                why = self._assemble(task, done)
-            except Refused as refused:
-                self.sink.replace()
-                why = f"a broker refuses what comes of it: {refused}"
-            if why:
-                done.left[number] = why
-                log.warning("%s/%d: workers will send on what lies unread there: %s", *task.tp, why)
-        return done
-
-    def _assemble(self, task: PartitionTask, done: Assembled) -> str:
-        """Returns why it ended before the end; empty if it did not."""
-        components, commands = task.tp, Tp(task.context.topics.commands, task.tp.partition)
-        # The commands' end first: what was appended before one of them lies below the other end, then.
-        till = {commands: self.reader.stable_bounds([commands])[commands][1]}
-        ends = self.reader.bounds([components]), self.reader.stable_bounds([components])
-        till[components] = ends[1][components][1]
-        is_held_back = till[components] < ends[0][components][1]
-        orders = [
-            record
-            for _, some in self.reader.read({commands: (task.command_position, till[commands])})
-            for record in some
-        ]
-        for _, records in self.reader.read({components: (task.position, till[components])}):
-            ours = [*takewhile(lambda record: _is_ours(task, record), _seen(records))]
-            if ours:
-                if why := self._write(task, ours, _before(task, orders, ours[-1].timestamp()[1]), done):
-                    return why
-                orders = [order for order in orders if order.offset() >= task.command_position]
-            if len(ours) < len(records):
-                return "a component by rule, or one for another partition, comes next"
-        if is_held_back:
-            return "a transaction is open"
-        return self._write(task, [], _before(task, orders), done)
-
-    def _write(
-        self, task: PartitionTask, records: Sequence[RawRecord], commands: Sequence[RawRecord], done: Assembled
-    ) -> str:
-        """All of these, by as many plans as it takes."""
-        while records or commands:
-            batch = Batch(task.tp, records=[*records], commands=commands, latest=self.latest_ms)
-            if self.hidden is not None:
-                self.hidden.replace([batch])
-            with batch:
-                batch.apply(task)
-            plan = batch.outcome
-            if not isinstance(plan, Plan):
-                return str(plan)
-            if plan.awaits_rule is not None:
-                return f"the row {plan.awaits_rule} is not known"
-            self.sink.write([plan], self.token)
-            left = [record for record in records if record.offset() >= plan.next_offset]
-            done.records += len(records) - len(left)
-            records = left
-            commands = [command for command in commands if command.offset() >= plan.next_command]
-        return ""
+    worker = replace(settings.worker("repartition"), memory_limit_bytes=NO_LIMIT)
+    components = DestinationTopics(settings.application_id, destination).components
+    with ExitStack() as stack:
+        context, rules_bytes, others = _as_worker(worker, destination, {**counts, components: partitions}, stack)
+        ports = kafka_ports(worker, {components: context}, rules_bytes=rules_bytes, others=others)
+        driver = ReadToEnd(
+            ports(WorkerStatus(worker.worker_name, {components: destination})),
+            {components: context.topics.commands},
+            [Tp(components, number) for number in range(partitions)],
+            worker.poll_records,
+            PATIENCE_MS,
+            SetAsideLimit(worker.set_aside_per_minute),
+        )
+        driver.start()
+        try:
+            driver.join()
+        finally:
+            driver.request_stop()
+            driver.join(PATIENCE_MS / 1000)  # after Ctrl-C: it commits what it has in hand, and leaves the group
+    if driver.error is not None:
+        raise driver.error
+    if driver.why_not:
+        raise MoveError(f"what lies unread cannot be read to its end: {driver.why_not}")
 
 
-def _seen(records: Sequence[RawRecord]) -> Iterator[RawRecord]:
-    return (Seen(record, pairs) for pairs, record in looked_at(records))
+def _as_worker(
+    worker: WorkerSettings, destination: str, counts: Mapping[str, int], stack: ExitStack
+) -> tuple[TaskContext, Callable[[], int], tuple[Closable, ...]]:
+    """The context of the destination as a worker has it, about the memory that rows of rules take, and what is to be closed.
 
+    Raises:
+        ConfigError: A worker of these settings would have others than those before it.
+    """
+    components = DestinationTopics(worker.application_id, destination).components
+    inputs = [DestinationTopics(worker.application_id, name).components for name in worker.destinations]
+    alone = replace(worker, destinations={destination: worker.destinations[destination]})
+    contexts = task_contexts(worker, {name: counts.get(name, 1) for name in inputs}, input_limits(alone))
+    contexts |= check_settings(alone, {components: contexts[components]})
+    recorded = contexts[components].recorded_settings
+    if recorded is not None and recorded.replaces:
+        raise ConfigError(
+            f"destinations.{destination}",
+            destination,
+            "its settings must be those that workers have recorded while something lies unread: run the command with the workers' configuration, or "
+            "start workers with this one, and let them read to the end",
+        )
+    if not worker.routers:
+        return contexts[components], int, ()
+    from uow.processor.kafka.rule_topics import deployment  # needs the extra `rules`
+    from uow.processor.shell.router_thread import follow_rules, rule_tables
 
-def _is_ours(task: PartitionTask, record: RawRecord) -> bool:
-    """True of what this partition keeps under the count that it has: a record that is sent on twice would be refused."""
-    headers = record.headers() or ()
-    if any(name == names.RULE for name, _ in headers):
-        return False
-    marks = task.partition.reader.reading.read(headers, record.value())
-    return marks is None or marks.id is None or _is_at_home(task, marks.id)
-
-
-def _before(task: PartitionTask, orders: Sequence[RawRecord], at: float = inf) -> list[RawRecord]:
-    """The commands that are older than this moment, up to one for another partition."""
-    return [*takewhile(lambda order: order.timestamp()[1] < at and _is_at_home(task, order.key()), orders)]
-
-
-def _is_at_home(task: PartitionTask, group_id: bytes | None) -> bool:
-    context = task.context
-    return group_id is None or context.partition_for(group_id, context.partitions) == task.tp.partition
+    rules = follow_rules(worker, deployment(worker))
+    stack.callback(rules.stop)
+    contexts, rules_bytes, rule_log = rule_tables(worker, rules, contexts)
+    return contexts[components], rules_bytes, (rule_log,)
