@@ -14,11 +14,12 @@ import json
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from uow.processor.engine.batch import Batch, Task
 from uow.processor.engine.driver import Driver
-from uow.processor.engine.driver_ports import Ports
+from uow.processor.engine.driver_ports import Ports, Wanted
 from uow.processor.engine.ports import Blocked, Doubt, EndQuestion, Plan, Tp
 from uow.processor.engine.set_aside import SetAsideLimit
 
@@ -91,7 +92,7 @@ class ReadToEnd(Driver):
         topics: `D.components` of each destination, and its `D.commands`.
         wanted: The partitions of `D.components`; it may own others, that are not read.
         poll_records: Most records of one poll.
-        patience_ms: It stops when it has made no progress for so long.
+        patience_ms: It stops when it has made no progress for so long; the time of a restore does not count.
         set_aside: How many records at which a task raises are set aside.
 
     Attributes:
@@ -107,19 +108,26 @@ class ReadToEnd(Driver):
         patience_ms: int,
         set_aside: SetAsideLimit | None = None,
     ) -> None:
-        self._run = _Runner()
+        self._run, self._restore, self._since = _Runner(), ports.restore, 0
+        ports = replace(ports, restore=self._restored)
         super().__init__(ports, self._run, topics, poll_records, NO_LIMIT, threading.Event(), set_aside)
         self._wanted, self._patience_ms = sorted(wanted), patience_ms
         self._ends: dict[Tp, EndQuestion] = {}
         self._rounds = 0
         self._seen: Mapping[Tp, int] | None = None
-        self._since = 0
         self.why_not = "it was stopped"
 
     @property
     def error(self) -> BaseException | None:
         """The error with which it ended, of which it was not asked to."""
         return self._run.error
+
+    def _restored(self, tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
+        began = self._clock.monotonic_ms()
+        try:
+            return self._restore(tps, wanted)
+        finally:
+            self._since += self._clock.monotonic_ms() - began
 
     def _tick(self) -> None:
         """In place of the wall clock: ends once the ends are reached, or nothing has moved for too long."""
@@ -156,7 +164,8 @@ class ReadToEnd(Driver):
 
     def _stop_if_stalled(self) -> None:
         if self._seen is not None and self._clock.monotonic_ms() - self._since > self._patience_ms:
-            self._stop_because("; ".join([*self._obstacles(), *filter(None, [self._run.doubt])]))
+            reasons = [*self._obstacles(), *filter(None, [self._run.doubt])]
+            self._stop_because("; ".join(reasons) or f"nothing has moved for {self._patience_ms // 1000} s")
 
     def _obstacles(self) -> Iterator[str]:
         """The reason for each partition that is left, as far as it is known. One that is blocked has a cause; at others an open transaction is the most frequent one."""

@@ -138,15 +138,21 @@ class GrowingPlace:
         """The whole command, killed now and then, and run again."""
         between = [*came_between]
         while not self.has_moved(partitions):
+            has_grown = self.kafka.partitions == partitions
             faults = Faults()
             if rnd.random() < 0.7:
                 faults.plan(rnd.choice(STEPS), Died())
             try:
-                assert self.read(faults if rnd.random() < 0.5 else None).why_not == ""
-                self.send(between)
-                between = []
-                self.add_partitions(partitions)
-                assert self.read(faults if rnd.random() < 0.5 else None).why_not == ""
+                if not has_grown:
+                    assert self.read(faults if rnd.random() < 0.5 else None).why_not == ""
+                    some = rnd.randrange(len(between) + 1)
+                    self.send(between[:some])  # during the rehearsal
+                    between = between[some:]
+                    assert self.read(faults if rnd.random() < 0.5 else None).why_not == ""
+                    self.add_partitions(partitions)
+                some = rnd.randrange(len(between) + 1)
+                self.send(between[:some])  # by senders who know the new count
+                between = between[some:]
                 self.move(partitions, faults)
             except Died:
                 continue

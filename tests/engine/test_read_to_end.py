@@ -39,10 +39,13 @@ class Reading:
         sent = c(seq, end, id, value)
         self.kafka.append(TOPICS.components, sent.key, sent.value, sent.headers, partition)
 
-    def read(self, source: type[MemorySource] = MemorySource, patience_ms: int = 30_000) -> ReadToEnd:
+    def read(
+        self, source: type[MemorySource] = MemorySource, patience_ms: int = 30_000, restore_ms: int = 0
+    ) -> ReadToEnd:
         reader = MemoryLogReader(self.kafka)
 
         def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
+            self.kafka.clock.now += restore_ms
             tasks = restore(reader, {TOPICS.components: self.context}, tps, wanted)
             return {tp: Poisonable(task) for tp, task in tasks.items()}
 
@@ -146,6 +149,30 @@ def test_doubt_at_any_step_is_a_retry(step: str) -> None:
     driver = place.read()
     assert (driver.error, driver.why_not) == (None, "")
     assert len(place.kafka.topic(TOPICS.units)) == 20
+
+
+def test_the_time_of_a_restore_is_no_stall() -> None:
+    place = Reading()
+    for number in range(20):
+        place.send(1, True, f"g{number}")
+    place.faults.plan("commit", Doubt("the connection broke"), Doubt("and again"))
+    driver = place.read(restore_ms=100_000)
+    assert (driver.error, driver.why_not) == (None, "")
+    assert len(place.kafka.topic(TOPICS.units)) == 20
+
+
+def test_a_stall_of_which_nobody_knows_the_reason_is_no_success() -> None:
+    place = Reading()
+    place.send(1, True, "g1")
+
+    class Mute(MemorySource):
+        def end(self, tp: Tp) -> Any:
+            question = super().end(tp)
+            question.answer = lambda: None  # type: ignore[method-assign]
+            return question
+
+    driver = place.read(Mute)
+    assert driver.why_not != ""
 
 
 def test_doubt_without_end_is_told() -> None:

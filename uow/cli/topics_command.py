@@ -114,15 +114,22 @@ def check(ctx: click.Context, settings: Settings, senders: bool, as_json: bool) 
     "--partitions", type=click.IntRange(1, 100_000), help="The new number. [default: that of the components topic]"
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; only say what would move.")
+@click.option(
+    "--leave-unread",
+    is_flag=True,
+    help="Do not assemble what lies unread before groups move: workers send it on to its new partition, where it may be late.",
+)
 @config_option
 @json_option
-def repartition(destination: str, partitions: int | None, dry_run: bool, settings: Settings, as_json: bool) -> None:
+def repartition(
+    destination: str, partitions: int | None, dry_run: bool, leave_unread: bool, settings: Settings, as_json: bool
+) -> None:
     """Give DESTINATION more partitions, and move each open group, whole, to the partition where its id belongs then.
 
     Under hash routing stop all workers first, and start them again afterwards. After a failure run the same command again. Under path
     routing workers may keep running.
     """
-    report = run_repartition(settings, destination, partitions, dry_run=dry_run)
+    report = run_repartition(settings, destination, partitions, dry_run=dry_run, leave_unread=leave_unread)
     moved = report.moved
     if as_json:
         print_json(asdict(report))

@@ -4,12 +4,14 @@ Theory of operation. The steps below are safe: the command may end after any of 
 
 1. Make sure that no worker runs: the group's coordinator is asked.
 2. The two changelogs get more partitions. They may have more than the input: after a failure here the workers can be started as before.
-3. What lies unread is read and assembled as by a worker (`uow.ops.unread_input`): sent on to another partition it would come too late for a limit of time.
+3. Where topics have not grown yet, what lies unread is read and assembled as by a worker (`uow.ops.unread_input`): sent on to another partition it
+   would come too late for a limit of time. Once they have grown, senders that know it send to other partitions than those of the groups, so nothing is
+   read any more before the move.
 4. Rehearsal: this process joins the workers' group and owns every partition of the input; the old partitions are restored as by a worker, the
    plans of the move are made (`uow.processor.engine.moved_groups`), written by the worker's own sink in one transaction, and aborted. It fails
-   wherever the move would fail: too large, not allowed, too slow, or a worker has joined.
+   wherever the move would fail: too large, not allowed, too slow, or a worker has joined. Then step 3 once more, for what has come meanwhile.
 5. The other topics get more partitions, the input last. The partition count in the metadata of each committed offset is still the old one, so
-   from here on no worker starts. Step 3 is done once more for what came until then: who sends later either knows the new count, or sends to a wrong partition.
+   from here on no worker starts.
 6. The move, as in the rehearsal, but committed: rows, ledgers, positions of all partitions. A worker that joins now raises the group's
    generation, and then the commit fails.
 
@@ -23,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 from uow.config.loading import Settings
 from uow.ops.sole_member import MoveError, patient_worker, ready_to_write, refuse_while_workers_live
@@ -40,6 +43,8 @@ from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics, expected, rules_topic
 from uow.topics.grouping import NoRules, RuleTable
 
+NOTHING_MOVED: Final = "nothing has moved, and workers may be started as before"
+
 
 @dataclass(frozen=True, slots=True)
 class RepartitionReport:
@@ -50,7 +55,7 @@ class RepartitionReport:
         after: Number of partitions from now on.
         grown: Topics that got more partitions.
         moved: Counts of what moved.
-        unread: True if components or commands lay unread, and were assembled before; in a dry run they are not among what moves.
+        unread: True if components or commands lay unread, and were assembled before; in a dry run they are not among what moves, and would be read.
     """
 
     before: int
@@ -60,7 +65,9 @@ class RepartitionReport:
     unread: bool = False
 
 
-def repartition(settings: Settings, destination: str, partitions: int | None, *, dry_run: bool) -> RepartitionReport:
+def repartition(
+    settings: Settings, destination: str, partitions: int | None, *, dry_run: bool, leave_unread: bool = False
+) -> RepartitionReport:
     """Gives a destination more partitions.
 
     Args:
@@ -68,6 +75,7 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
         destination: Its name.
         partitions: The new count; None takes that of `D.components`, which may have been given more partitions already.
         dry_run: True to change nothing.
+        leave_unread: True to leave what lies unread to the workers, who send it on to its new partition, where it may be late.
 
     Raises:
         ConfigError: No such destination, an impossible count, or other settings than those of the workers.
@@ -92,8 +100,6 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
         if not dry_run:
             admin.grow(client, growing, after)
         return RepartitionReport(counts[names[0]], after, tuple(growing), Moved())
-    from uow.ops.unread_input import assemble_unread, lies_unread  # needs the extra `worker`, and takes a second
-
     worker = patient_worker(settings, "repartition")
     clients = Clients(worker)
     refuse_while_workers_live(client, worker.application_id)
@@ -102,12 +108,10 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
     topics = DestinationTopics(settings.application_id, destination)
     context = TaskContext(destination, topics, policy, before, b"", b"")
 
-    def is_unread() -> bool:
-        with closing(KafkaLogReader(clients)) as reader:
-            return lies_unread(reader, topics, before)
-
-    unread = before < after and is_unread()
-    if not dry_run and (before == after or (recorded is None and not unread)):
+    is_in_time = before == most < after and not leave_unread
+    unread = _UnreadInput(settings, clients, topics, counts, is_in_time)
+    lay_unread = unread.lies()
+    if not dry_run and (before == after or (recorded is None and not lay_unread)):
         admin.grow(client, growing, after)
         return RepartitionReport(before, after, tuple(growing), Moved())
     with rule_table(worker, context, counts) as rules:
@@ -115,40 +119,72 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
         if dry_run:
             with closing(KafkaLogReader(clients)) as reader:
                 moved = _plans(reader, context, after, {})[1]
-            return RepartitionReport(before, after, tuple(growing), moved, unread)
+            return RepartitionReport(before, after, tuple(growing), moved, lay_unread)
         admin.grow(client, [name for name in growing if name in logs], after)
-        failed = "nothing has moved, and workers may be started as before"
-        if unread:
-            with _saying(failed):
-                assemble_unread(settings, destination, counts, before)
-        with ready_to_write(clients, worker, topics.components, counts[topics.components], failed) as (
-            reader,
-            sink,
-            token,
-        ):
+        unread.assemble()
+        there, failed = counts[topics.components], NOTHING_MOVED
+        with ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
             sink.rehearse(_plans(reader, context, after, {})[0], token, before)
+        lay_unread |= unread.assemble()
         admin.grow(client, [name for name in growing if name not in logs], after)
-        if is_unread():
-            unread = True
-            with _saying(
-                "topics have grown, nothing has moved, and no worker starts before it has: run the command again"
-            ):
-                assemble_unread(settings, destination, counts, before)
         failed = "it is not known if the move was written; run the command again, it will find out"
         with ready_to_write(clients, worker, topics.components, after, failed) as (reader, sink, token):
             starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
             plans, moved = _plans(reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()})
             sink.write(plans, token)
-    return RepartitionReport(before, after, tuple(growing), moved, unread)
+    return RepartitionReport(before, after, tuple(growing), moved, lay_unread)
 
 
-@contextmanager
-def _saying(failed: str) -> Iterator[None]:
-    """Says in a `MoveError` where the command stands."""
-    try:
-        yield
-    except MoveError as error:
-        raise MoveError(f"{failed}: {error}") from error
+@dataclass(frozen=True, slots=True)
+class _UnreadInput:
+    """Components and commands beyond the workers' positions.
+
+    Attributes:
+        settings: Configuration.
+        clients: Makes clients.
+        topics: Of the destination.
+        counts: Partition count of every topic, that under which groups were assembled so far.
+        is_in_time: It may still be read under this count; else workers have it later.
+    """
+
+    settings: Settings
+    clients: Clients
+    topics: DestinationTopics
+    counts: Mapping[str, int]
+    is_in_time: bool
+
+    def lies(self) -> bool:
+        """True if there is something, or a transaction is open, which may bring something."""
+        if not self.is_in_time:
+            return False
+        names = (self.topics.components, self.topics.commands)
+        tps = [Tp(name, number) for name in names for number in range(self.counts[name])]
+        with closing(KafkaLogReader(self.clients)) as reader:
+            committed, bounds, stable = reader.committed(tps), reader.bounds(tps), reader.stable_bounds(tps)
+
+            def is_unread(tp: Tp) -> bool:
+                start, end = bounds[tp]
+                position = max(start, committed[tp].offset or 0)
+                if position >= end or stable[tp][1] < end:
+                    return position < end
+                return (
+                    next(reader.read({tp: (position, end)}), None) is not None
+                )  # markers of transactions are no records
+
+            return any(map(is_unread, tps))
+
+    def assemble(self) -> bool:
+        """Makes of it what a worker would. Returns False if there was nothing. Raises `MoveError`."""
+        if not self.lies():
+            return False
+        from uow.ops.unread_input import assemble_unread  # needs the extra `worker`, and takes a second
+
+        try:
+            assemble_unread(self.settings, self.topics.destination, self.counts)
+        except MoveError as error:
+            way = "or leave it to the workers with `--leave-unread`: some of it may be late then"
+            raise MoveError(f"{NOTHING_MOVED}: {error}; {way}") from error
+        return True
 
 
 @contextmanager

@@ -5,7 +5,7 @@ under the partition count under which it was sent, by the loop of a worker (`uow
 configuration knows: rules, target topics, the settings that are recorded. Its transactions are those of a worker, so the command may die in any
 of them.
 
-Belongs here: whether something lies unread, and the parts of such a worker. Does not belong here: when it is done (`uow.ops.repartition`).
+Belongs here: the parts of such a worker. Does not belong here: when it is done (`uow.ops.repartition`).
 Imports the worker's shell, that is the extra `worker`.
 """
 
@@ -22,7 +22,6 @@ from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Tp
 from uow.processor.engine.read_to_end import NO_LIMIT, ReadToEnd
 from uow.processor.engine.set_aside import SetAsideLimit
-from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.shell.app import kafka_ports, task_contexts
 from uow.processor.shell.monitor import WorkerStatus
@@ -35,29 +34,13 @@ PATIENCE_MS = 60_000
 """Longest time without progress: a leader may move meanwhile, and a blocked partition is tried again."""
 
 
-def lies_unread(reader: KafkaLogReader, topics: DestinationTopics, partitions: int) -> bool:
-    """True if a component or a command lies beyond the workers' position, or a transaction is open there, which may bring one."""
-    tps = [Tp(topic, number) for topic in (topics.components, topics.commands) for number in range(partitions)]
-    committed, bounds, stable = reader.committed(tps), reader.bounds(tps), reader.stable_bounds(tps)
-
-    def is_unread(tp: Tp) -> bool:
-        start, end = bounds[tp]
-        position = max(start, committed[tp].offset or 0)
-        if position >= end or stable[tp][1] < end:
-            return position < end
-        return next(reader.read({tp: (position, end)}), None) is not None  # markers of transactions are no records
-
-    return any(map(is_unread, tps))
-
-
-def assemble_unread(settings: Settings, destination: str, counts: Mapping[str, int], partitions: int) -> None:
-    """Reads to the ends in which these partitions end now.
+def assemble_unread(settings: Settings, destination: str, counts: Mapping[str, int]) -> None:
+    """Reads to the ends that partitions have now.
 
     Args:
         settings: Configuration, that of the workers.
         destination: Its name.
-        counts: Partition count of every topic.
-        partitions: The count under which groups were assembled so far; those beyond it are left alone.
+        counts: Partition count of every topic: the one under which groups were assembled so far.
 
     Raises:
         ConfigError: The settings are not those that workers have recorded, or rules cannot be read.
@@ -67,12 +50,12 @@ def assemble_unread(settings: Settings, destination: str, counts: Mapping[str, i
     worker = replace(settings.worker("repartition"), memory_limit_bytes=NO_LIMIT)
     components = DestinationTopics(settings.application_id, destination).components
     with ExitStack() as stack:
-        context, rules_bytes, others = _as_worker(worker, destination, {**counts, components: partitions}, stack)
+        context, rules_bytes, others = _as_worker(worker, destination, counts, stack)
         ports = kafka_ports(worker, {components: context}, rules_bytes=rules_bytes, others=others)
         driver = ReadToEnd(
             ports(WorkerStatus(worker.worker_name, {components: destination})),
             {components: context.topics.commands},
-            [Tp(components, number) for number in range(partitions)],
+            [Tp(components, number) for number in range(counts[components])],
             worker.poll_records,
             PATIENCE_MS,
             SetAsideLimit(worker.set_aside_per_minute),
