@@ -161,20 +161,6 @@ def test_the_time_of_a_restore_is_no_stall() -> None:
     assert len(place.kafka.topic(TOPICS.units)) == 20
 
 
-def test_a_stall_of_which_nobody_knows_the_reason_is_no_success() -> None:
-    place = Reading()
-    place.send(1, True, "g1")
-
-    class Mute(MemorySource):
-        def end(self, tp: Tp) -> Any:
-            question = super().end(tp)
-            question.answer = lambda: None  # type: ignore[method-assign]
-            return question
-
-    driver = place.read(Mute)
-    assert driver.why_not != ""
-
-
 def test_doubt_without_end_is_told() -> None:
     place = Reading()
     place.send(1, True, "g1")
