@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -38,6 +39,7 @@ class _Runner:
         causes: Why partitions cannot go on, of those that are blocked.
         doubt: The last doubt since something was committed; empty if there was none.
         has_sent_on: A component went from one partition to another, or may have gone.
+        plans: How many plans of each partition were committed: a plan that is cut moves no position.
         error: The error with which the driver ended.
     """
 
@@ -46,6 +48,7 @@ class _Runner:
         self.causes: dict[Tp, str] = {}
         self.doubt = ""
         self.has_sent_on = False
+        self.plans: Counter[Tp] = Counter()
         self.error: BaseException | None = None
 
     def assigned(self, tasks: Mapping[Tp, Task]) -> None:
@@ -64,6 +67,7 @@ class _Runner:
     def committed(self, plans: Sequence[Plan]) -> None:
         self.doubt = ""
         for plan in plans:
+            self.plans[plan.tp] += 1
             self.has_sent_on |= any(output.topic == plan.tp.topic for output in plan.outputs)
             for line in plan.log_lines:
                 log.warning("component expired: %s", json.dumps(line))
@@ -92,7 +96,7 @@ class ReadToEnd(Driver):
         topics: `D.components` of each destination, and its `D.commands`.
         wanted: The partitions of `D.components`; it may own others, that are not read.
         poll_records: Most records of one poll.
-        patience_ms: It stops when it has made no progress for so long; the time of a restore does not count.
+        patience_ms: It stops when it has made no progress for so long with what is not read yet; the time of a restore does not count.
         set_aside: How many records at which a task raises are set aside.
 
     Attributes:
@@ -114,7 +118,7 @@ class ReadToEnd(Driver):
         self._wanted, self._patience_ms = sorted(wanted), patience_ms
         self._ends: dict[Tp, EndQuestion] = {}
         self._rounds = 0
-        self._seen: Mapping[Tp, int] | None = None
+        self._seen: object = None
         self.why_not = "it was stopped"
 
     @property
@@ -133,11 +137,19 @@ class ReadToEnd(Driver):
         """In place of the wall clock: ends once the ends are reached, or nothing has moved for too long."""
         tasks = {tp: self._partitions.tasks[tp] for tp in self._wanted if tp in self._partitions.tasks}
         positions = self._inputs.positions(tasks)
-        if positions != self._seen:
-            self._seen, self._since = positions, self._clock.monotonic_ms()
+        progress = self._progress(positions)
+        if progress != self._seen:
+            self._seen, self._since = progress, self._clock.monotonic_ms()
         if len(tasks) == len(self._wanted):
             self._look(positions)
         self._stop_if_stalled()
+
+    def _progress(self, positions: Mapping[Tp, int]) -> object:
+        """Of what is not read yet alone: elsewhere senders may go on, and would keep it from ever giving up."""
+        if not self._ends:
+            return sorted(positions)
+        left = {tp: position for tp, position in positions.items() if not self._has_read(tp, position)}
+        return left, {tp: self._run.plans[self._inputs.components_tp(tp)] for tp in left}
 
     def _look(self, positions: Mapping[Tp, int]) -> None:
         if not self._ends:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import sys
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -124,7 +124,7 @@ def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Des
     report = json.loads(done.stdout)
     assert (report["before"], report["after"]) == (4, 8)
     assert report["moved"]["groups"] * 2 == report["moved"]["components"]
-    assert report["unread"] is False, "topics had grown by hand: senders may know of it"
+    assert (report["unread"], report["left"]) == (False, True), "topics had grown by hand: senders may know of it"
     assert 10 < report["moved"]["groups"] < 50
     assert "0 open groups" in repartition(place).output  # a second time moves nothing
 
@@ -188,7 +188,7 @@ def test_command_that_dies_after_any_step_is_run_again_and_no_record_ends_it_w82
     for step, nth in (("grow", 0), ("read", 0), ("rehearse", 0), ("grow", 1), ("write", 0), ("done", 0)):
         with monkeypatch.context() as patch:
             die_at(patch, step, nth)
-            with suppress(Died):
+            with pytest.raises(Died):
                 repartition(place, "--partitions", "5", "--json")
         if step == "read":
             place.send([(f"between-{number}", 1, True) for number in range(10)])
@@ -211,6 +211,50 @@ def test_command_that_dies_after_any_step_is_run_again_and_no_record_ends_it_w82
     assert sorted(given_up) == sorted(name.encode() for name in ids[:10])
     refused = Counter(dict(each.headers())["uow-error-class"] for each in place.read(f"{place.name}.rejected"))
     assert b"MisroutedComponentError" not in refused
+
+
+KILLED = """
+import os, signal, sys
+from uow.processor.kafka.transactional_producer import TransactionalProducer
+setattr(TransactionalProducer, sys.argv[1], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+from uow.cli.main import main
+main(sys.argv[2:])
+"""
+
+
+def test_command_that_is_killed_in_a_transaction_is_run_again_w82_w107(place: Destination) -> None:
+    """In the transaction of what lay unread, in that of the rehearsal, which is aborted, and in that of the move. Workers' own time would be too late for any of them."""
+    place.partitions = 2
+    place.create({"session_timeout_ms": 6_000}, incomplete_expiration_ms=200_000)
+    worker = place.worker()
+    ids = [f"g{number}" for number in range(30)]
+    place.send([(name, 1, False) for name in ids])
+    wait_for(lambda: place.committed() >= len(ids))
+    assert worker.child.terminate() == 0
+    place.send([(name, 2, name < "g2") for name in ids])
+    arguments = ["topics", "repartition", place.name, "-c", str(place.config), "--partitions", "5"]
+    runs: list[Result] = []
+    for step in ("commit", "abort", "commit"):
+
+        def is_killed(step: str = step) -> bool:
+            """A member that was killed before counts as a worker until its session is over."""
+            child = place.spawn(sys.executable, "-c", KILLED, step, *arguments)
+            assert child.wait() in (128 + signal.SIGKILL, 1), child.output
+            return child.status == 128 + signal.SIGKILL
+
+        wait_for(is_killed, PATIENCE_S)
+
+    def is_done() -> bool:
+        runs.append(repartition(place, "--partitions", "5", "--json"))
+        return runs[-1].exit_code == 0
+
+    wait_for(is_done, PATIENCE_S, lambda: runs[-1].output)
+    assert json.loads(runs[-1].stdout)["moved"]["groups"] > 0
+    place.partitions = 5
+    place.worker()
+    place.send([(name, 3, True) for name in ids if name >= "g2"])
+    wait_for(lambda: len(place.read(place.units)) == len(ids))
+    assert place.read(f"{place.name}.rejected") == []
 
 
 def test_what_cannot_be_read_keeps_topics_from_growing_unless_it_is_left_to_the_workers_w107(
@@ -241,7 +285,8 @@ def test_what_cannot_be_read_keeps_topics_from_growing_unless_it_is_left_to_the_
 
     done = repartition(place, "--partitions", "5", "--leave-unread", "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["unread"] is False
+    report = json.loads(done.stdout)
+    assert (report["unread"], report["left"]) == (False, True)
     stuck.abort_transaction(PATIENCE_S)
     place.partitions = 5
     place.worker()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from uow.processor.engine.read_to_end import ReadToEnd
 from uow.processor.engine.restore import restore
 from uow.processor.engine.set_aside import SetAsideLimit
 from uow.topics.partitioner import partition_for
+from uow.topics.policies import ExpirationPolicy
 
 
 class Hasty(ManualClock):
@@ -159,6 +161,41 @@ def test_the_time_of_a_restore_is_no_stall() -> None:
     driver = place.read(restore_ms=100_000)
     assert (driver.error, driver.why_not) == (None, "")
     assert len(place.kafka.topic(TOPICS.units)) == 20
+
+
+class Live(MemorySource):
+    """Senders go on, to the partition that can be read."""
+
+    def read(self, limit: int, timeout: float) -> Poll | None:
+        sent = c(1, True, f"live-{self.kafka.clock.now}")
+        self.kafka.append(TOPICS.components, sent.key, sent.value, sent.headers, 1)
+        return super().read(limit, timeout)
+
+
+@pytest.mark.parametrize("stuck", ["a record that blocks", "an open transaction"])
+def test_senders_that_go_on_elsewhere_are_no_progress(stuck: str) -> None:
+    place = Reading()
+    place.context = context_of(policy_of(), 2, partition_for=lambda group_id, partitions: group_id != b"stuck")
+    sent = c(1, False, "stuck", "block")
+    if stuck == "a record that blocks":
+        place.kafka.append(TOPICS.components, sent.key, sent.value, sent.headers, 0)
+    else:
+        place.kafka.produce("sender", Tp(TOPICS.components, 0), sent.key, sent.value, sent.headers)
+    assert "D.components/0" in place.read(Live).why_not
+
+
+def test_a_command_that_closes_many_groups_is_progress_though_no_position_moves() -> None:
+    place = Reading()
+    policy = policy_of(incomplete_expiration_ms=1_000, expiration_policy=ExpirationPolicy.REDIRECT)
+    small = context_of(policy, 2, partition_for=lambda group_id, partitions: 0)
+    place.context = replace(small, plan_bytes=20_000)
+    for number in range(60):
+        place.send(1, False, f"g{number}", partition=0)
+    place.kafka.clock.now += 100_000
+    place.send(1, False, "later", partition=0)
+    driver = place.read(patience_ms=10_000)
+    assert (driver.error, driver.why_not) == (None, "")
+    assert len(place.kafka.topic(TOPICS.errors)) == 60
 
 
 def test_doubt_without_end_is_told() -> None:

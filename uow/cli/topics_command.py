@@ -139,6 +139,10 @@ def repartition(
         click.echo(f"{name}: {would}given {report.after} partitions")
     if report.unread:
         click.echo(f"{destination}: what lay unread {'would be' if dry_run else 'was'} assembled first")
+    if report.left:
+        click.echo(
+            f"{destination}: what lies unread is left to the workers: they send it on, and some of it may be late"
+        )
     click.echo(
         f"{destination}: {report.before} -> {report.after} partitions; {what}: {moved.groups} open groups with {moved.components} "
         f"components, {moved.closed} remembered ids"

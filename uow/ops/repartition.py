@@ -38,7 +38,7 @@ from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_reader import KafkaLogReader, recorded_counts, recorded_hints
 from uow.processor.kafka.rule_log import open_rule_log
 from uow.processor.kafka.worker_settings import WorkerSettings
-from uow.schemas.error_classes import ConfigError
+from uow.schemas.error_classes import ConfigError, UowError
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics, expected, rules_topic
 from uow.topics.grouping import NoRules, RuleTable
@@ -56,6 +56,7 @@ class RepartitionReport:
         grown: Topics that got more partitions.
         moved: Counts of what moved.
         unread: True if components or commands lay unread, and were assembled before; in a dry run they are not among what moves, and would be read.
+        left: True if something lay unread, and is left to the workers.
     """
 
     before: int
@@ -63,6 +64,7 @@ class RepartitionReport:
     grown: tuple[str, ...]
     moved: Moved
     unread: bool = False
+    left: bool = False
 
 
 def repartition(
@@ -78,8 +80,8 @@ def repartition(
         leave_unread: True to leave what lies unread to the workers, who send it on to its new partition, where it may be late.
 
     Raises:
-        ConfigError: No such destination, an impossible count, or other settings than those of the workers.
-        MoveError: A worker runs, or joined meanwhile; or something that lies unread cannot be read.
+        ConfigError: No such destination, or an impossible count.
+        MoveError: A worker runs, or joined meanwhile; or something that lies unread cannot be read, or not with these settings.
         StateCorruptedError: The state cannot be restored.
     """
     policy = settings.policy(destination)
@@ -108,10 +110,12 @@ def repartition(
     topics = DestinationTopics(settings.application_id, destination)
     context = TaskContext(destination, topics, policy, before, b"", b"")
 
-    is_in_time = before == most < after and not leave_unread
-    unread = _UnreadInput(settings, clients, topics, counts, is_in_time)
-    lay_unread = unread.lies()
-    if not dry_run and (before == after or (recorded is None and not lay_unread)):
+    senders_know = counts[topics.components] != before or counts[topics.commands] != before
+    unread = _UnreadInput(settings, clients, topics, before, counts)
+    lies = before < after and unread.lies()
+    left = lies and (leave_unread or senders_know)
+    assembled = lies and not left
+    if not dry_run and (before == after or (recorded is None and not assembled)):
         admin.grow(client, growing, after)
         return RepartitionReport(before, after, tuple(growing), Moved())
     with rule_table(worker, context, counts) as rules:
@@ -119,20 +123,23 @@ def repartition(
         if dry_run:
             with closing(KafkaLogReader(clients)) as reader:
                 moved = _plans(reader, context, after, {})[1]
-            return RepartitionReport(before, after, tuple(growing), moved, lay_unread)
+            return RepartitionReport(before, after, tuple(growing), moved, assembled, left)
         admin.grow(client, [name for name in growing if name in logs], after)
-        unread.assemble()
+        if assembled:
+            unread.assemble()
         there, failed = counts[topics.components], NOTHING_MOVED
         with ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
             sink.rehearse(_plans(reader, context, after, {})[0], token, before)
-        lay_unread |= unread.assemble()
+        if not (leave_unread or senders_know) and unread.lies():
+            assembled = True
+            unread.assemble()
         admin.grow(client, [name for name in growing if name not in logs], after)
         failed = "it is not known if the move was written; run the command again, it will find out"
         with ready_to_write(clients, worker, topics.components, after, failed) as (reader, sink, token):
             starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
             plans, moved = _plans(reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()})
             sink.write(plans, token)
-    return RepartitionReport(before, after, tuple(growing), moved, lay_unread)
+    return RepartitionReport(before, after, tuple(growing), moved, assembled, left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,28 +150,29 @@ class _UnreadInput:
         settings: Configuration.
         clients: Makes clients.
         topics: Of the destination.
-        counts: Partition count of every topic, that under which groups were assembled so far.
-        is_in_time: It may still be read under this count; else workers have it later.
+        partitions: The count under which groups were assembled so far.
+        counts: Partition count of every topic.
     """
 
     settings: Settings
     clients: Clients
     topics: DestinationTopics
+    partitions: int
     counts: Mapping[str, int]
-    is_in_time: bool
 
     def lies(self) -> bool:
         """True if there is something, or a transaction is open, which may bring something."""
-        if not self.is_in_time:
-            return False
         names = (self.topics.components, self.topics.commands)
-        tps = [Tp(name, number) for name in names for number in range(self.counts[name])]
+        tps = [Tp(name, number) for name in names for number in range(self.partitions)]
         with closing(KafkaLogReader(self.clients)) as reader:
-            committed, bounds, stable = reader.committed(tps), reader.bounds(tps), reader.stable_bounds(tps)
+            positions = reader.committed(
+                tps, "read_uncommitted"
+            )  # a killed run may have left a transaction open: it is ended later
+            bounds, stable = reader.bounds(tps), reader.stable_bounds(tps)
 
             def is_unread(tp: Tp) -> bool:
                 start, end = bounds[tp]
-                position = max(start, committed[tp].offset or 0)
+                position = max(start, positions[tp].offset or 0)
                 if position >= end or stable[tp][1] < end:
                     return position < end
                 return (
@@ -173,18 +181,15 @@ class _UnreadInput:
 
             return any(map(is_unread, tps))
 
-    def assemble(self) -> bool:
-        """Makes of it what a worker would. Returns False if there was nothing. Raises `MoveError`."""
-        if not self.lies():
-            return False
+    def assemble(self) -> None:
+        """Makes of it what a worker would. Raises `MoveError`."""
         from uow.ops.unread_input import assemble_unread  # needs the extra `worker`, and takes a second
 
         try:
             assemble_unread(self.settings, self.topics.destination, self.counts)
-        except MoveError as error:
-            way = "or leave it to the workers with `--leave-unread`: some of it may be late then"
+        except UowError as error:
+            way = "or leave it to the workers with `--leave-unread`: some of it may be late then, or be refused if it was sent to a wrong partition"
             raise MoveError(f"{NOTHING_MOVED}: {error}; {way}") from error
-        return True
 
 
 @contextmanager

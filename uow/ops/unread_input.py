@@ -30,8 +30,8 @@ from uow.processor.shell.worker import input_limits
 from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import DestinationTopics
 
-PATIENCE_MS = 60_000
-"""Longest time without progress: a leader may move meanwhile, and a blocked partition is tried again."""
+PATIENCE_MS = 120_000
+"""Longest time without progress: brokers end a sender's transaction after a minute by default, and a blocked partition is tried again meanwhile."""
 
 
 def assemble_unread(settings: Settings, destination: str, counts: Mapping[str, int]) -> None:
