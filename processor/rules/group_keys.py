@@ -9,7 +9,7 @@
     request                                    # a reply to a numbered request, by its correlation id (B-79)
     request:path:call.id                       # the same, and where the reply has the id of the request
 
-A part that finds nothing makes that there is no routing name; then `on_no_key` says what becomes of the record. In a joined name `/` and `%` of a part are percent-encoded, so that two
+A part that finds nothing, or in a joined name a blank, makes that there is no routing name; then `on_no_key` says what becomes of the record. In a joined name `/` and `%` of a part are percent-encoded, so that two
 records with different parts never have one name.
 
 Belongs here: that text. Does not belong here: names that cannot be used, rows (`rule_set.py`).
@@ -52,7 +52,8 @@ class GroupKey:
         texts = [] if self.is_request else self.source.split(JOINED_BY)
         _, asks, place = self.source.partition(":") if self.is_request else ("", "", "")
         object.__setattr__(self, "_request", Place(place) if asks else None)
-        object.__setattr__(self, "_parts", tuple(_part(text.strip()) for text in texts))
+        parts = [_part(text.strip()) for text in texts]
+        object.__setattr__(self, "_parts", tuple(parts if len(parts) == 1 else map(_not_blank, parts)))
 
     def __reduce__(self) -> tuple[type[GroupKey], tuple[str]]:
         return GroupKey, (self.source,)
@@ -97,6 +98,16 @@ def on_no_key(rule: Rule, sources: Sequence[Source]) -> OnNoKey:
     if rule.on_no_key is not OnNoKey.BY_KEY:
         return rule.on_no_key
     return OnNoKey.REJECT if is_inside(rule, sources) else OnNoKey.DEFAULT
+
+
+def _not_blank(part: _Part) -> _Part:
+    """A blank is no name, and no part of one: else all orders without a number would be one customer's order (B-24)."""
+
+    def found(record: RecordView) -> str | None:
+        text = part(record)
+        return text if text is not None and text.strip() else None
+
+    return found
 
 
 def _encoded(text: str) -> str:

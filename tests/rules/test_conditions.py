@@ -204,7 +204,11 @@ def test_columns_and_further_conditions_of_a_row_are_joined_by_any() -> None:
 
 # -- group keys
 
-RECORD = RecordView(b"k", b'{"cust":"111","file":"orders_a_111.xml","d":"x/y"}', [("uow-destination", b"France")])
+RECORD = RecordView(
+    b"k",
+    b'{"cust":"111","file":"orders_a_111.xml","d":"x/y","blank":"  ","none":""}',
+    [("uow-destination", b"France")],
+)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +229,9 @@ RECORD = RecordView(b"k", b'{"cust":"111","file":"orders_a_111.xml","d":"x/y"}',
         ("header:uow-destination + path:cust", "France/111"),
         ("path:d + constant:50%", "x%2Fy/50%25"),
         ("path:cust + header:none", None),
+        ("path:cust + path:blank", None),
+        ("path:none + path:cust", None),
+        ("path:cust pattern:11*1** + path:cust", None),
         ("request", None),
     ],
 )
