@@ -6,6 +6,7 @@ changes; and the processor time of this thread, for what a library does inside o
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -45,32 +46,26 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-def seconds(work: Callable[[], object], tries: int) -> float:
-    """The least of some tries."""
-    least = float("inf")
-    for _ in range(tries):
-        began = time.thread_time()
-        work()
-        least = min(least, time.thread_time() - began)
-    return least
-
-
-def is_linear_in_time(small: Callable[[], object], large: Callable[[], object]) -> bool:
-    """A machine that is short of memory may count a page that it fetches as this thread's time, for seconds on end. No such time makes a square look linear, so one
-    good try of many is enough."""
-    bound = MOST_TIME * max(seconds(small, 5), 1e-4)
-    for number in range(12):
-        if seconds(large, 3) <= bound:
-            return True
-        time.sleep(0.05 * number)
-    return False
+def seconds(work: Callable[[], object]) -> float:
+    """The least of some tries. The garbage collector rests: it goes through all that this process holds, of other tests as well."""
+    tries = []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            began = time.thread_time()
+            work()
+            tries.append(time.thread_time() - began)
+    finally:
+        gc.enable()
+    return min(tries)
 
 
 def check_linear(work: Callable[[int], Callable[[], object]], size: int) -> None:
     small, large = work(size), work(TIMES * size)
     small()  # whatever is imported or compiled at first
     assert calls(large) <= MOST_CALLS * calls(small)
-    assert is_linear_in_time(small, large)
+    assert seconds(large) <= MOST_TIME * max(seconds(small), 1e-4)
 
 
 def early_replies(count: int) -> Callable[[], object]:
