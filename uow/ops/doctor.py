@@ -447,7 +447,7 @@ def settings_differences(reader: LogReader, context: TaskContext) -> Iterator[Fi
 def _workers(settings: Settings, client: AdminClient) -> Iterator[Finding]:
     group = settings.application_id
     try:
-        answer = client.describe_consumer_groups([group], request_timeout=ANSWER_S)[group].result()
+        answer = admin.described_group(client, group, ANSWER_S)
     except KafkaException as failure:
         if failure.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             yield Finding(CheckResult.LOOK, f"no worker of {group} has run yet", "start one with `uow worker`")
