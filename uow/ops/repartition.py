@@ -117,7 +117,7 @@ def repartition(
     assembled = lies and not left
     if not dry_run and (before == after or (recorded is None and not assembled)):
         admin.grow(client, growing, after)
-        return RepartitionReport(before, after, tuple(growing), Moved())
+        return RepartitionReport(before, after, tuple(growing), Moved(), left=left)
     with rule_table(worker, context, counts) as rules:
         context = replace(context, rules=rules)
         if dry_run:
@@ -165,9 +165,8 @@ class _UnreadInput:
         names = (self.topics.components, self.topics.commands)
         tps = [Tp(name, number) for name in names for number in range(self.partitions)]
         with closing(KafkaLogReader(self.clients)) as reader:
-            positions = reader.committed(
-                tps, "read_uncommitted"
-            )  # a killed run may have left a transaction open: it is ended later
+            # Not the stable ones: a run that was killed may have left a transaction open, which is ended later.
+            positions = reader.committed(tps, "read_uncommitted")
             bounds, stable = reader.bounds(tps), reader.stable_bounds(tps)
 
             def is_unread(tp: Tp) -> bool:
@@ -175,9 +174,8 @@ class _UnreadInput:
                 position = max(start, positions[tp].offset or 0)
                 if position >= end or stable[tp][1] < end:
                     return position < end
-                return (
-                    next(reader.read({tp: (position, end)}), None) is not None
-                )  # markers of transactions are no records
+                records = reader.read({tp: (position, end)})  # markers of transactions are none
+                return next(records, None) is not None
 
             return any(map(is_unread, tps))
 
