@@ -110,11 +110,10 @@ def repartition(
     topics = DestinationTopics(settings.application_id, destination)
     context = TaskContext(destination, topics, policy, before, b"", b"")
 
-    senders_know = counts[topics.components] != before or counts[topics.commands] != before
+    is_in_time = counts[topics.components] == counts[topics.commands] == before and not leave_unread
     unread = _UnreadInput(settings, clients, topics, before, counts)
     lies = before < after and unread.lies()
-    left = lies and (leave_unread or senders_know)
-    assembled = lies and not left
+    assembled, left = lies and is_in_time, lies and not is_in_time
     if not dry_run and (before == after or (recorded is None and not assembled)):
         admin.grow(client, growing, after)
         return RepartitionReport(before, after, tuple(growing), Moved(), left=left)
@@ -130,7 +129,7 @@ def repartition(
         there, failed = counts[topics.components], NOTHING_MOVED
         with ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
             sink.rehearse(_plans(reader, context, after, {})[0], token, before)
-        if not (leave_unread or senders_know) and unread.lies():
+        if is_in_time and unread.lies():
             assembled = True
             unread.assemble()
         admin.grow(client, [name for name in growing if name not in logs], after)
