@@ -33,6 +33,7 @@ from uow.processor.core.columns import Caps, reader_of
 from uow.processor.core.command import held_marks
 from uow.processor.core.deadlines import Deadlines
 from uow.processor.core.decide import Place, pieces_given_up, place_of
+from uow.processor.core.faulty_groups import FaultyGroups
 from uow.processor.core.gathered import NEVER, Counting, Ruled
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened
@@ -119,6 +120,7 @@ class PartitionState:
         plan_bytes: Most that the groups which one plan closes may weigh (`uow.processor.core.plan_size`).
         rules: The rows of the destination's rules.
         roll_over_bytes: Bytes that the components of a group may have whose numbers are assigned, so that its unit fits a record (B-59).
+        faulty: Groups at which the code failed, before this was restored as well.
 
     Attributes:
         groups: Open groups by id.
@@ -165,8 +167,10 @@ class PartitionState:
         plan_bytes: int = UNBOUNDED,
         rules: RuleTable | None = None,
         roll_over_bytes: int = UNBOUNDED,
+        faulty: FaultyGroups | None = None,
     ) -> None:
         self.place = place
+        self.faulty = FaultyGroups() if faulty is None else faulty
         self.policy = policy
         if policy.fits_one_record:
             self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
@@ -196,8 +200,8 @@ class PartitionState:
         self.lines: dict[bytes, dict[bytes, Group]] = {}
         self.happened = Happened()
         self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS
-        self.unit_deadlines = Deadlines(policy)
-        self.rule_deadlines = Deadlines(policy)
+        self.unit_deadlines = Deadlines(policy, self.faulty)
+        self.rule_deadlines = Deadlines(policy, self.faulty)
         self.by_rule: dict[str, dict[Group, None]] = {}
         self.aside: dict[bytes, dict[int, Group]] = {}
         self.waiting: dict[str, dict[Group, None]] = {}
@@ -292,6 +296,8 @@ class PartitionState:
         """
         assert group.ruled is not None
         before, deadlines = group.ruled.policy, group.ruled.deadlines
+        if self.faulty.has(group):
+            return False
         if before.row_key != row.row_key or before.version >= row.version or group.ruled.waits_since:
             return False
         if (before.numbering, before.cardinality) != (row.numbering, row.cardinality) or before.gathers_replies:
@@ -662,6 +668,7 @@ class PartitionState:
         """When the first open group will be given up, or delivered by the clock, epoch ms; None: nothing is open, or it has no deadline."""
         lines = (self.unit_deadlines, self.rule_deadlines)
         found = [group.deadline(self.policy) for line in lines if (group := line.first_due(NEVER - 1)) is not None]
+        self.faulty.at = None
         return min((each for each in found if each is not None), default=None)
 
     def schedule(self, group: Group) -> None:
@@ -683,8 +690,11 @@ class PartitionState:
 
     def reschedule(self, groups: Iterable[Group]) -> None:
         """Puts all deadlines in line anew."""
-        self.unit_deadlines, self.rule_deadlines = Deadlines(self.policy), Deadlines(self.policy)
+        self.unit_deadlines = Deadlines(self.policy, self.faulty)
+        self.rule_deadlines = Deadlines(self.policy, self.faulty)
         for group in groups:
+            self.faulty.at = group
             if group.ruled is not None:
                 group.ruled.scheduled = NEVER
             self.schedule(group)
+        self.faulty.at = None

@@ -12,6 +12,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.core.gathered import NEVER
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 from uow.processor.engine.rule_figures import OpenFigures
@@ -74,6 +75,9 @@ class Task(Protocol):
     def blocked(self) -> str | None: ...
     @property
     def counts(self) -> Any: ...
+    @property
+    def groups_alone(self) -> int: ...
+    def is_open(self, key: GroupKey, /) -> bool: ...
     @property
     def groups(self) -> Mapping[bytes, Any]: ...
     @property

@@ -22,6 +22,7 @@ One turn of the loop:
 | What went wrong | What the driver does |
 | --- | --- |
 | a task raised | restore that partition, halve the poll until the record that raised stands alone; if its own step raised it is set aside to `D.rejected`. Else, and beyond so many a minute, the partition is blocked at it (ER-03, `set_aside`) |
+| a task raised at a group that no record in hand is of | the group is closed as failed, within the same limit; if that fails it stands alone, and is tried again (`group_faults`) |
 | a task raised at a command alone | the command is answered as failed, within the same limit |
 | a record blocks, and a command says that it is to be set aside | it is tried once more, and set aside if it fails again |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
@@ -92,12 +93,12 @@ class Driver(PollLoop):
         self._poll_records = poll_records
         self.memory_limit_bytes = memory_limit_bytes
         self._inputs = InputTopics(topics)
-        self._partitions = owned = OwnedPartitions(ports, runner, self._inputs, self._serve)
+        self._set_aside = set_aside or SetAsideLimit()
+        self._partitions = owned = OwnedPartitions(ports, runner, self._inputs, self._serve, self._set_aside)
         self._shares = Shares()
         self._turn_batches = TurnBatches(ports.source, self._inputs, owned.waiting, owned.portions, self._shares)
         self._ticks = TickSchedule()
         self._recovery = Recovery()
-        self._set_aside = set_aside or SetAsideLimit()
         self._asides: dict[Tp, Aside] = {}
         self._asked = AskedAsides()
         self._alone: dict[Tp, int] = {}
@@ -129,6 +130,7 @@ class Driver(PollLoop):
             self._asked.forget(tp)
             self._alone.pop(tp, None)
             self._set_aside.forget(tp)
+            self._ports.faults.forget(tp)
             self._upkeep.pop(tp, None)
             self._set_aside.forget(self._inputs.commands_tp(tp))
         return self._partitions.revoke(tps)
@@ -138,6 +140,7 @@ class Driver(PollLoop):
     def _turn(self) -> None:
         # Nothing is in flight: every transaction before is committed or aborted, and every task is as committed.
         self._source.control(0.0)
+        self._ports.faults.try_again(self._clock.monotonic_ms())
         self._partitions.retry_blocked()
         self._partitions.restore_assigned()
         self._ports.targets.look()
@@ -269,6 +272,7 @@ class Driver(PollLoop):
             self._asked.answered(batch.tp, [asked for asked, _ in batch.answers])
             return
         self._partitions.on_progress(batch.tp)
+        self._ports.faults.written(batch.tp, tasks[batch.tp].is_open)
         if plan.is_cut:
             self._has_more = True
             if batch.work is Work.RECORDS:
@@ -282,11 +286,14 @@ class Driver(PollLoop):
 
     def _on_failed(self, batch: Batch, cause: Blocked) -> None:
         """Half-processed work has changed memory: restore. Then try less at a time, so that the position stops at the very record."""
-        if batch.count + len(batch.commands) > 1:
+        why = self._ports.faults.why_not_without(batch.tp, cause, self._clock.monotonic_ms(), self._set_aside)
+        if why is None:
+            pass  # it goes on without the group
+        elif batch.count + len(batch.commands) > 1 and why is cause:
             self._partitions.portions.halve(batch.tp, batch.last_offset, batch.count)
         elif batch.work is not Work.RECORDS:
-            self._partitions.block(batch.tp, cause)
-        elif why := self._why_not_aside(batch, cause):
+            self._partitions.block(batch.tp, why)
+        elif why is not cause or (why := self._why_not_aside(batch, cause)):
             self._partitions.block_at(batch.tp, why, self._turn_batches.append_time(batch.tp))
         self._partitions.restore_again([batch.tp])
 

@@ -24,6 +24,7 @@ from uow.processor.core.changes import (
     Warned,
 )
 from uow.processor.core.columns import looked_at
+from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
@@ -153,7 +154,14 @@ class PartitionTask:
     def _empty_partition(self) -> Partition:
         context = self.context
         return Partition(
-            context.place(self.tp.partition), context.policy, context.plan_bytes, context.rules, context.roll_over_bytes
+            context.place(self.tp.partition),
+            context.policy,
+            context.plan_bytes,
+            context.rules,
+            context.roll_over_bytes,
+            None
+            if context.policy.strict_order
+            else context.faults.of(self.tp),  # there nothing comes out before what stands
         )
 
     def let_go(self) -> None:
@@ -184,6 +192,15 @@ class PartitionTask:
     def command_in_hand(self) -> int:
         """Offset of the command that alone can be at fault where something raised; else `NOTHING`."""
         return self.partition.command_in_hand
+
+    @property
+    def groups_alone(self) -> int:
+        """Groups at which the code fails and that cannot even be closed."""
+        return sum(fault.stands_alone for fault in self.partition.faulty.values())
+
+    def is_open(self, key: GroupKey) -> bool:
+        """True if there is an open group of this id and generation."""
+        return any(group.generation == key[1] for group in self.partition.generations(key[0]))
 
     @property
     def counts(self) -> Counts:
@@ -305,6 +322,8 @@ class PartitionTask:
         partition = self.partition
         if self._unrecorded is not None or self._may_leave() or partition.happened.let_go:
             return 0
+        if partition.faulty and partition.faulty.to_be_closed:
+            return 0
         due = min(
             partition.due,
             partition.rule_deadlines.due,
@@ -416,6 +435,8 @@ class PartitionTask:
             what is left is due at once.
         """
         partition = self.partition
+        if partition.close_faulty():
+            return self._plan()
         reached = max(now_ms, partition.clock)
         settled = reached if settled_ms is None else min(settled_ms, reached)
         by_rule = partition.rule_deadlines.first_due(settled) is not None
@@ -457,6 +478,7 @@ class PartitionTask:
             promoted: Groups that are to have rows from now on, whatever happened to them.
         """
         partition, context = self.partition, self.context
+        partition.faulty.at = None
         is_cut, awaits_rule = partition.is_cut, partition.awaits_rule
         happened = self._take_happened()
         topics = context.topics
@@ -477,6 +499,7 @@ class PartitionTask:
             error = self._written(outward, written)
             if error is not None:
                 closed = self._fail(outward, closed, written, error)
+        partition.faulty.at = None
         partition.counts.mixed += written.mixed
         if written.refused_late:
             partition.counts.passed -= written.refused_late
@@ -487,9 +510,11 @@ class PartitionTask:
         for group, _ in closed:
             if group is None:
                 continue
+            partition.faulty.at = group
             if group.attachment is not None:
                 plan.changelog += [(key, None) for key in tombstone_keys(group)]
             group.forget()
+        partition.faulty.at = None
         plan.changelog += removed
         plan.changelog += [(key, None) for group in happened.let_go for key in tombstone_keys(group)]
         tombstones = len(plan.changelog)
@@ -508,8 +533,10 @@ class PartitionTask:
         self.rows += len(plan.changelog) - 2 * tombstones
         for group in amended:
             if group.is_open:
+                partition.faulty.at = group
                 self.rows += not has_group_row(group)
                 plan.changelog.append(group_row(group))
+        partition.faulty.at = None
         self._write_credits(happened.credits, plan.changelog)
         self._write_live(happened.live, plan.changelog)
         plan.changelog[:0] = [(stray.row_key, None) for stray in happened.recycled]  # `rows` never counted them
@@ -541,8 +568,10 @@ class PartitionTask:
         }
         for group, one in closed:
             if group is not None and group.ruled is not None:
+                self.partition.faulty.at = group
                 self.context.figures.add(group, one, decided.get(group, 0) or one.at)
                 self.writer.notify(group, one, written)
+        self.partition.faulty.at = None
         self.partition.counts.notices += written.notices
         self.partition.counts.dropped_notices += written.dropped_notices
 
@@ -552,6 +581,10 @@ class PartitionTask:
         What an encoder makes of a group does not depend on time: it is tried again at once. Any other exception blocks the partition (ER-03).
         """
         effect, _, group = outward
+        faulty = self.partition.faulty
+        if faulty and group is not None and isinstance(effect, Delivered) and faulty.failure_of(group) is not None:
+            return InternalError
+        faulty.at = group
         ruled = group.ruled if isinstance(effect, Delivered) and group is not None else None
         before = len(written.outputs)
         attempts = 1 if ruled is None else ruled.policy.delivery_attempts
@@ -701,9 +734,11 @@ class PartitionTask:
         for group in replayable.overdue(partition.position, partition.fed_bytes, partition.clock):
             whole.setdefault(group, {})
         for group, said in whole.items():
+            partition.faulty.at = group
             rows += promotion_rows(group, said)
             if group.ruled is not None and not has_group_row(group) and group not in amended:
                 rows.append(group_row(group))
+        partition.faulty.at = None
 
     def _ledger(
         self,
@@ -731,10 +766,13 @@ class PartitionTask:
         assert isinstance(effect, Delivered)
         assert group is not None
         failed = too_large(effect.closed)
+        fault = self.partition.faulty.failure_of(group)
+        self.partition.faulty.at = group
         self.partition.fail_written(group, effect.closed, failed)
+        self.partition.counts.faulty_groups += fault is not None
         if effect.command is not None:
             written.too_large.add(effect.command.id)
-        self.writer.write((Undelivered(failed, error, effect.command), None, group), written)
+        self.writer.write((Undelivered(failed, error, effect.command, fault=fault), None, group), written)
         return [(of, failed if one is effect.closed else one) for of, one in closed]
 
     # -- restore ----------------------------------------------------------------------------------------------------
@@ -815,6 +853,11 @@ class PartitionTask:
                     "changelog", f"a group row of {key[1:-5].decode(errors='replace')!r}, and no component of it"
                 )
             group = self.restore_group(key[1:-13], row.generation, row.opened_at)  # no reply has come yet
+        self.partition.faulty.at = group
+        storage = storage_of(group) or begin_rows(group, is_by_rule=row.rule is not None)
+        storage.has_group_row = True
+        if self.partition.faulty.has(group):
+            return  # it is one of no rule, to be closed
         group_id = group.id
         if row.rule is not None:
             policy = self.context.rules.kept(row.rule)
@@ -828,8 +871,7 @@ class PartitionTask:
                 group.apply(Waits(group.id, group.generation, row.waits_since))
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
         group.apply(Warned(group_id, row.warned_at or 0))
-        storage = storage_of(group) or begin_rows(group)
-        storage.has_group_row = True
+        self.partition.faulty.at = None
 
     def replay(self, components: Iterable[Replayed]) -> None:
         """Takes held components of replayable groups from the input; offsets rise."""
@@ -865,7 +907,9 @@ class PartitionTask:
         partition.closed.trim(partition.clock)
         for group in groups:
             if group.ruled is not None and (row := partition.live.get(group.ruled.policy.row_key)) is not None:
+                partition.faulty.at = group
                 partition.follow(group, row)
+        partition.faulty.at = None
         partition.order_restored()
         if self.context.policy.has_paths:
             partition.line_up_again([group for group in groups if group.special])

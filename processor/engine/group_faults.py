@@ -1,0 +1,93 @@
+"""Groups at which the code itself failed, of all partitions of a worker: how many are closed as failed, and when one that cannot be closed is tried again. No I/O but the log.
+
+Work that time, a rule or a restore asks for is done for one group after the other, and no record is at fault if it raises. The partition is restored, as
+after every such failure, and the group is closed as failed: its components go to `D.errors` as `InternalError`. So many a minute, together with the records
+that are set aside; then the partition blocks, since a defect that every group meets must not empty it. A group that cannot even be closed stands alone.
+
+Belongs here: these decisions, for the life of a process. Does not belong here: what such a group still gets (`uow.processor.core.faulty_groups`), restoring
+(`uow.processor.engine.driver`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+
+from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey
+from uow.processor.engine.ports import Blocked, Tp
+from uow.processor.engine.set_aside import SetAsideLimit, fault_of
+from uow.schemas.error_classes import InternalError
+
+log = logging.getLogger("uow.group_faults")
+
+TRY_AGAIN_MS = (60_000, 300_000)
+"""Wait before a group that could not be closed is tried again, by the number of tries that failed: each costs a restore of its partition."""
+
+
+class GroupFaults:
+    """The faulty groups of all partitions. Times are monotonic milliseconds."""
+
+    def __init__(self) -> None:
+        self._groups: defaultdict[Tp, FaultyGroups] = defaultdict(FaultyGroups)
+        self._tries: dict[tuple[Tp, GroupKey], tuple[int, int]] = {}
+
+    def of(self, tp: Tp) -> FaultyGroups:
+        """Those of one partition."""
+        return self._groups[tp]
+
+    def why_not_without(self, tp: Tp, cause: Blocked, now_ms: int, limit: SetAsideLimit) -> Blocked | None:
+        """None if the code failed at a group that no record in hand is of: once the partition is restored it goes on without the group.
+
+        Args:
+            tp: The partition.
+            cause: What was raised.
+            now_ms: The time.
+            limit: How many records and groups are set aside.
+
+        Returns:
+            Why the partition cannot go on: the cause itself where no such group is at fault.
+        """
+        groups, error = self._groups[tp], fault_of(cause)
+        group, groups.at = groups.at, None
+        if group is None or error is None:
+            return cause
+        key = group.id, group.generation
+        fault = groups.get(key)
+        if fault is None:
+            if why := limit.take(tp, key, error, now_ms):
+                return Blocked(f"{cause}: {why}")
+            groups[key] = GroupFault(InternalError.of(error))
+            return None
+        if fault.stands_alone:  # a record has come for it, and is at fault as any other
+            return cause
+        tries, _ = self._tries.get((tp, key), (0, 0))
+        wait_ms = TRY_AGAIN_MS[min(tries, len(TRY_AGAIN_MS) - 1)]
+        self._tries[tp, key] = tries + 1, now_ms + wait_ms
+        fault.stands_alone = True
+        log.error(
+            "%s/%d: group %r (generation %d) cannot be closed either: it stays open and is tried again in %d s; the others go on",
+            *tp,
+            group.id.decode(errors="replace"),
+            group.generation,
+            wait_ms // 1000,
+        )
+        return None
+
+    def try_again(self, now_ms: int) -> None:
+        """Groups whose time has come are to be closed once more."""
+        for (tp, key), (_, at) in self._tries.items():
+            if at <= now_ms and (fault := self._groups[tp].get(key)) is not None:
+                fault.stands_alone = False
+
+    def written(self, tp: Tp, is_open: Callable[[GroupKey], bool]) -> None:
+        """A plan of the partition was written: those that are not open any more are done with."""
+        groups = self._groups[tp]
+        for key in [key for key in groups if not is_open(key)]:
+            del groups[key]
+            self._tries.pop((tp, key), None)
+
+    def forget(self, tp: Tp) -> None:
+        """It was taken away."""
+        self._groups.pop(tp, None)
+        self._tries = {key: each for key, each in self._tries.items() if key[0] != tp}
