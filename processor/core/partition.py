@@ -248,10 +248,14 @@ class Partition(PartitionState):
         self.happened.commands.append((command.id, last))
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
-    def refuse_command(self, record: Record, why: InternalError) -> None:
-        """Answers a command at which the code failed, without a look at what it asks for: groups and clock stay as they are."""
+    def refuse_command(self, record: Record, why: UowError) -> None:
+        """Answers a command at which the code failed, or of which a broker refuses what it asks for, without a look at that: groups and clock stay as they are."""
         self.command_position = record.offset() + 1
-        text = f"the code failed at it, which is a defect of uow, so nothing is changed: {why}"
+        is_defect = isinstance(why, InternalError)
+        what = (
+            "the code failed at it, which is a defect of uow" if is_defect else "a record that it leads to is refused"
+        )
+        text = f"{what}, so nothing is changed: {why}"
         command = failed_command(read_headers(record) or [], text)
         answer = Answered(command, False, text, record.timestamp()[1], record.offset())
         self.happened.effects.append((answer, None, None))

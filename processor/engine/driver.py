@@ -24,6 +24,7 @@ One turn of the loop:
 | a task raised | restore that partition, halve the poll until the record that raised stands alone; if its own step raised it is set aside to `D.rejected`. Else, and beyond so many a minute, the partition is blocked at it (ER-03, `set_aside`) |
 | a task raised at a group that no record in hand is of | the group is closed as failed, within the same limit; if that fails it stands alone, and is tried again (`group_faults`) |
 | a task raised at a command alone | the command is answered as failed, within the same limit |
+| what a command asks for is refused by a broker, and the command stands alone | it is answered with the reason, and does nothing |
 | a record blocks, and a command says that it is to be set aside | it is tried once more, and set aside if it fails again |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
@@ -54,7 +55,7 @@ from uow.processor.engine.set_aside import Aside, AskedAsides, SetAsideLimit, ad
 from uow.processor.engine.shares import Shares
 from uow.processor.engine.ticks import Look, TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults, from_position
-from uow.schemas.error_classes import InternalError
+from uow.schemas.error_classes import InternalError, UowError
 from uow.topics.commands import RecordPlace
 
 READ_TIMEOUT_S = 0.2
@@ -102,6 +103,7 @@ class Driver(PollLoop):
         self._asides: dict[Tp, Aside] = {}
         self._asked = AskedAsides()
         self._alone: dict[Tp, int] = {}
+        self._commands_alone: dict[Tp, int] = {}
         self._has_more = False
         self._waits_for_answers = False
         self._upkeep: dict[Tp, tuple[int, EndQuestion]] = {}
@@ -129,6 +131,7 @@ class Driver(PollLoop):
             self._asides.pop(tp, None)
             self._asked.forget(tp)
             self._alone.pop(tp, None)
+            self._commands_alone.pop(tp, None)
             self._set_aside.forget(tp)
             self._ports.faults.forget(tp)
             self._upkeep.pop(tp, None)
@@ -228,6 +231,9 @@ class Driver(PollLoop):
         if not batches:
             return
         self._alone.update({batch.tp: _only_offset(batch) if batch.count else -1 for batch in batches})
+        for batch in batches:
+            is_by_itself = _is_of_command(batch) and is_by_hand(batch.commands[0])
+            self._commands_alone[batch.tp] = batch.commands[0].offset() if is_by_itself else -1
         if self._ports.hidden is not None:
             self._ports.hidden.replace(batches)
         if self._ports.placement is not None:
@@ -352,6 +358,8 @@ class Driver(PollLoop):
         is_known = refused.output is not None and self._ports.targets.refuse(refused.output)
         if tp is None:
             self._recovery.write_one_by_one()
+        elif tp in owned.tasks and not is_known and (command := self._commands_alone.get(tp, -1)) >= 0:
+            self._refuse_command(tp, command, refused)
         elif tp in owned.tasks and not (
             owned.portions.halve_again(tp, owned.tasks[tp].position, self._poll_records) or is_known
         ):
@@ -364,6 +372,16 @@ class Driver(PollLoop):
                 return
             told = cause if offset < 0 else self._blocked_at(tp, offset, cause)
             owned.block_at(tp, told, self._turn_batches.append_time(tp))
+
+    def _refuse_command(self, tp: Tp, offset: int, refused: Refused) -> None:
+        """A command stands alone, and a broker does not take what it asks for: it is answered at the next try. If not even the answer is taken its partition blocks."""
+        if self._asides.pop(tp, None) is None:
+            self._refuse_next(tp, Aside(offset, UowError(str(refused)), is_of_command=True))
+        else:
+            cause = Blocked(
+                f"the answer to the command at {self._inputs.commands_tp(tp)[0]}/{tp.partition}/{offset} is refused: {refused}"
+            )
+            self._partitions.block(tp, cause)
 
     def _start_over(self, doubt: Doubt) -> None:
         """Back to the last committed state and position of everything owned (ER-05)."""

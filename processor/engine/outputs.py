@@ -72,6 +72,8 @@ _FAILURES = {
 
 
 _MOST_ROW_WRITERS = 10_000
+_STAYED = "(left out: a broker refuses the answer with it)"
+_SHORT = 200
 
 
 @dataclass(slots=True)
@@ -319,7 +321,12 @@ class OutputWriter:
         if isinstance(answered.command, Command) and answered.command.id in written.too_large:
             answered = answered._replace(text="fails the group: its unit fits no record")
         context = self.context
-        written.outputs.append(answer_record(answered, context.topics, self.partition, context.answer_header))
+        output = answer_record(answered, context.topics, self.partition, context.answer_header)
+        if self._is_given_up([output]):  # the sender's reason and name are what can be long
+            command = answered.command._replace(why=_STAYED, by=None)
+            answered = answered._replace(command=command, text=answered.text[:_SHORT])
+            output = answer_record(answered, context.topics, self.partition, context.answer_header)
+        written.outputs.append(output)
 
     def _warn(self, group: Group, told: DeadlineWarning, written: WrittenOutputs) -> None:
         """To `D.outcomes`, whatever `outcomes` says: who asks for warnings wants them (B-202)."""

@@ -395,8 +395,8 @@ class PartitionTask:
             self.partition.set_aside(seen, why, asked)
         return self._plan()
 
-    def refuse_command(self, record: RawRecord, why: InternalError) -> Plan:
-        """The plan of a command at which the code failed: it is answered, and does nothing."""
+    def refuse_command(self, record: RawRecord, why: UowError) -> Plan:
+        """The plan of a command at which the code failed, or whose outputs a broker refuses: it is answered, and does nothing."""
         self.partition.refuse_command(record, why)
         return self._plan()
 

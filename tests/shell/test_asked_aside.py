@@ -14,9 +14,9 @@ from tests.shell.memory_kafka import MemoryKafka, MemorySink
 from tests.shell.test_whole_worker import P0, belongs_to, ids, position
 from tests.shell.whole_worker import UNITS, answers, in_a_loop, running, send, send_to, settings, tell, until
 from uow.processor.core import partition as partition_module
-from uow.processor.engine.ports import Refused, Tp
+from uow.processor.engine.ports import Output, Refused, Tp
 from uow.processor.sim.simulated_kafka import StoredRecord
-from uow.schemas.records import Answer
+from uow.schemas.records import Answer, Range
 from uow.topics.commands import Command, Verb, command_headers
 
 
@@ -314,3 +314,54 @@ def test_headers_of_a_command_that_cannot_be_read_are_looked_at_once(monkeypatch
         patch.setattr(StoredRecord, "headers", headers)
         play()
     assert (len(looked), len(answers(kafka))) == (1, 2), "the other command is decided"
+
+
+class Picky(MemorySink):
+    """A broker that refuses some records: those of `why` for what they are, if `tells` says so."""
+
+    def __init__(self, kafka: MemoryKafka, why: Callable[[Output], bool], tells: bool) -> None:
+        super().__init__(kafka, settings().transactional_id)
+        self._why, self._tells = why, tells
+
+    def write(self, plans: Any, token: Any) -> None:
+        for plan in plans:
+            for output in plan.outputs:
+                if self._why(output):
+                    raise Refused("TOPIC_AUTHORIZATION_FAILED", plan.tp, output if self._tells else None)
+        super().write(plans, token)
+
+
+@in_a_loop
+async def test_a_command_whose_unit_may_not_be_written_is_answered_and_blocks_nothing() -> None:
+    kafka = MemoryKafka()
+    bad, good = belongs_to(kafka, 0, "bad"), belongs_to(kafka, 0, "good")
+    for each in (bad, good):
+        send(kafka, each, (1, False))
+    sink = Picky(kafka, lambda output: output.key == bad.encode() and output.topic == "D.units", tells=False)
+    for each in (bad, good):
+        command = Command(b"end " + each.encode(), Verb.DECLARE_END, each.encode(), "w", numbers=(Range(1, 1),))
+        kafka.append("D.commands", each.encode(), None, command_headers(command), partition=0)
+    async with running(kafka, sink=sink) as app:
+        await until(lambda: ids(kafka) == [good])
+        await until(lambda: len(answers(kafka)) == 2)
+        assert app.status.blocked == {}
+        assert app.status.tasks[P0].counts.open == 1
+    refused = answer(kafka, f"end {bad}")
+    assert (refused.done, "TOPIC_AUTHORIZATION_FAILED" in refused.text) == (False, True)
+    assert answer(kafka, f"end {good}").done
+
+
+@in_a_loop
+async def test_an_answer_that_is_refused_for_its_length_is_written_without_the_sender_s_words() -> None:
+    kafka = MemoryKafka()
+    bad = belongs_to(kafka, 0, "bad")
+    send(kafka, bad, (1, False))
+    command = Command(b"long", Verb.CANCEL, bad.encode(), "w" * 3_000)
+    kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+    sink = Picky(kafka, lambda output: len(output.value or b"") > 2_000 and output.topic == "D.outcomes", tells=True)
+    async with running(kafka, sink=sink) as app:
+        await until(lambda: len(answers(kafka)) == 1)
+        assert app.status.blocked == {}
+    (told,) = answers(kafka)
+    assert (told.done, told.command_id, "left out" in told.why) == (True, "long", True)
+    assert len(kafka.topic("D.errors")) == 1
