@@ -47,6 +47,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from uow.schemas.error_classes import InternalError, StateCorruptedError, UowError
+from uow.spark_sink import asides as set_asides
 from uow.spark_sink import balance, comparison, expectations, recompute
 from uow.spark_sink.audit_keys import AuditKeys
 from uow.spark_sink.audit_state import AuditState, StateFolder, Unusable
@@ -326,7 +327,7 @@ class _Run:
         stored = self._stored()
         own = self._rows(stored)
         is_nested = "components" in own[Table.UNITS].columns
-        asides = {} if self.state is None and stored[Table.REJECTED].is_empty else self._asides()
+        asides, claims = ({}, ()) if self.state is None and stored[Table.REJECTED].is_empty else self._asides()
         wanted = Expectations(
             audit.cluster, self.names, audit.policy, span, self.begin, self.leave, cut, audit.rules, is_nested, asides
         )
@@ -360,7 +361,8 @@ class _Run:
                 for offset, why in sorted(found.items())
                 if report.since is None or offset >= report.since[partition]
             }
-            report = replace(report, set_aside=places)
+            counts = Counter(report.totals) + Counter(each.what for each in claims)
+            report = replace(report, set_aside=places, totals=dict(counts), examples=(*claims, *report.examples))
             return report, self._ending(keys, balanced, report, stored, is_accepted, routed)
         finally:
             keys.unpersist()
@@ -395,8 +397,8 @@ class _Run:
             note=note if found.unjudged else "",
         ), mark
 
-    def _asides(self) -> dict[int, dict[int, UowError]]:
-        """Why records of the range were set aside, by partition and offset, as `D.rejected` says."""
+    def _asides(self) -> tuple[dict[int, dict[int, UowError]], Sequence[Difference]]:
+        """Why records of the range were set aside, by partition and offset, as `D.rejected` says and the ledger does not refute; and what the ledger does not prove."""
         found: dict[int, dict[int, UowError]] = {}
         rows = self.audit.tables.read(self.spark, Table.REJECTED).where(
             (sql.col("topic") == self.names.rejected)
@@ -410,7 +412,23 @@ class _Run:
                 error = InternalError if name == InternalError.__name__ else UowError
                 why = error(case=case or "", id=None if group_id is None else group_id.encode())
                 found.setdefault(partition, {})[offset] = why
-        return found
+        claims = []
+        for partition, whys in found.items():
+            ledger = set_asides.read_ledger(self.audit.cluster, self.names.closed_changelog, partition)
+            for offset, claim in set_asides.judged(tuple(whys), ledger).items():
+                if claim is set_asides.Claim.PROVED:
+                    continue
+                why = whys.pop(offset) if claim is set_asides.Claim.REFUTED else whys[offset]
+                claims.append(
+                    Difference(
+                        DifferenceKind.CLAIMED,
+                        self.names.rejected,
+                        None if why.id is None else why.id.decode(errors="replace"),
+                        f"{self.names.components}/{partition}/{offset}",
+                        f"set aside, as a record there claims ({type(why).__name__}, {why.case}); not verified: {claim.value}",
+                    )
+                )
+        return found, claims
 
     def _stored(self) -> Stored:
         done = {} if self.state is None else self.state.done
