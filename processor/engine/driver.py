@@ -24,7 +24,7 @@ One turn of the loop:
 | a task raised | restore that partition, halve the poll until the record that raised stands alone; if its own step raised it is set aside to `D.rejected`. Else, and beyond so many a minute, the partition is blocked at it (ER-03, `set_aside`) |
 | a task raised at a group that no record in hand is of | the group is closed as failed, within the same limit; if that fails it stands alone, and is tried again (`group_faults`) |
 | a task raised at a command alone | the command is answered as failed, within the same limit |
-| what a command asks for is refused by a broker, and the command stands alone | it is answered with the reason, and does nothing |
+| what a command asks for is refused by a broker, and the command stands alone (it does once a batch with it has failed, `portions`) | it is answered with the reason, and does nothing |
 | a record blocks, and a command says that it is to be set aside | it is tried once more, and set aside if it fails again |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
@@ -41,6 +41,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple, Self
 
 from uow.processor.core.columns import Seen, looked_at
 from uow.processor.engine.batch import Batch, Task, Work
@@ -102,8 +103,7 @@ class Driver(PollLoop):
         self._recovery = Recovery()
         self._asides: dict[Tp, Aside] = {}
         self._asked = AskedAsides()
-        self._alone: dict[Tp, int] = {}
-        self._commands_alone: dict[Tp, int] = {}
+        self._tried: dict[Tp, _Tried] = {}
         self._has_more = False
         self._waits_for_answers = False
         self._upkeep: dict[Tp, tuple[int, EndQuestion]] = {}
@@ -130,8 +130,7 @@ class Driver(PollLoop):
             self._ticks.forget(tp)
             self._asides.pop(tp, None)
             self._asked.forget(tp)
-            self._alone.pop(tp, None)
-            self._commands_alone.pop(tp, None)
+            self._tried.pop(tp, None)
             self._set_aside.forget(tp)
             self._ports.faults.forget(tp)
             self._upkeep.pop(tp, None)
@@ -230,10 +229,7 @@ class Driver(PollLoop):
         """Hands over, writes what came of it, then deals with partitions whose task raised."""
         if not batches:
             return
-        self._alone.update({batch.tp: _only_offset(batch) if batch.count else -1 for batch in batches})
-        for batch in batches:
-            is_by_itself = _is_of_command(batch) and is_by_hand(batch.commands[0])
-            self._commands_alone[batch.tp] = batch.commands[0].offset() if is_by_itself else -1
+        self._tried.update({batch.tp: _Tried.of(batch) for batch in batches})
         if self._ports.hidden is not None:
             self._ports.hidden.replace(batches)
         if self._ports.placement is not None:
@@ -283,7 +279,7 @@ class Driver(PollLoop):
             self._has_more = True
             if batch.work is Work.RECORDS:
                 self._source.seek({plan.tp: plan.next_offset})
-        self._partitions.portions.passed(batch.tp, plan.next_offset)
+        self._partitions.portions.passed(batch.tp, plan.next_offset, plan.next_command)
         if batch.aside is not None:
             self._asides.pop(batch.tp, None)
             self._asked.answered(batch.tp, [batch.aside.asked] if batch.aside.asked is not None else [])
@@ -296,7 +292,8 @@ class Driver(PollLoop):
         if why is None:
             pass  # it goes on without the group
         elif batch.count + len(batch.commands) > 1 and why is cause:
-            self._partitions.portions.halve(batch.tp, batch.last_offset, batch.count)
+            last_command = batch.commands[-1].offset() if batch.commands else -1
+            self._partitions.portions.halve(batch.tp, batch.last_offset, batch.count, last_command)
         elif batch.work is not Work.RECORDS:
             self._partitions.block(batch.tp, why)
         elif why is not cause or (why := self._why_not_aside(batch, cause)):
@@ -343,8 +340,8 @@ class Driver(PollLoop):
 
     def _refuse_next(self, tp: Tp, aside: Aside) -> None:
         self._asides[tp] = aside
-        last = self._partitions.tasks[tp].position - 1 if aside.is_of_command else aside.offset
-        self._partitions.portions.single(tp, last)
+        portions = self._partitions.portions
+        (portions.single_command if aside.is_of_command else portions.single)(tp, aside.offset)
 
     def _blocked_at(self, tp: Tp, offset: int, cause: Blocked) -> Blocked:
         """The same cause, with what an operator can do."""
@@ -355,33 +352,30 @@ class Driver(PollLoop):
     def _on_refused(self, refused: Refused) -> None:
         """Also where the record is known the next try is smaller: of many that are refused each costs a try, and others are to have their turns."""
         owned, tp = self._partitions, refused.tp
+        task, tried = (None, _Tried()) if tp is None else (owned.tasks.get(tp), self._tried.get(tp, _Tried()))
         is_known = refused.output is not None and self._ports.targets.refuse(refused.output)
         if tp is None:
             self._recovery.write_one_by_one()
-        elif tp in owned.tasks and not is_known and (command := self._commands_alone.get(tp, -1)) >= 0:
-            self._refuse_command(tp, command, refused)
-        elif tp in owned.tasks and not (
-            owned.portions.halve_again(tp, owned.tasks[tp].position, self._poll_records) or is_known
+        elif task is not None and not is_known and tried.command >= 0:
+            self._refuse_command(tp, tried, refused)
+        elif task is not None and not (
+            owned.portions.halve_again(tp, task.position, task.command_position, self._poll_records) or is_known
         ):
-            cause, offset = Blocked(f"a record made from it is refused: {refused}"), self._alone.get(tp, -1)
-            if (
-                offset >= 0
-                and self._asides.pop(tp, None) is None
-                and self._is_asked_aside(tp, offset, None, str(cause))
-            ):
+            cause, offset = Blocked(f"a record made from it is refused: {refused}"), tried.record
+            self._asides.pop(tp, None)
+            if offset >= 0 and tried.aside is None and self._is_asked_aside(tp, offset, None, str(cause)):
                 return
             told = cause if offset < 0 else self._blocked_at(tp, offset, cause)
             owned.block_at(tp, told, self._turn_batches.append_time(tp))
 
-    def _refuse_command(self, tp: Tp, offset: int, refused: Refused) -> None:
+    def _refuse_command(self, tp: Tp, tried: _Tried, refused: Refused) -> None:
         """A command stands alone, and a broker does not take what it asks for: it is answered at the next try. If not even the answer is taken its partition blocks."""
-        if self._asides.pop(tp, None) is None:
-            self._refuse_next(tp, Aside(offset, UowError(str(refused)), is_of_command=True))
-        else:
-            cause = Blocked(
-                f"the answer to the command at {self._inputs.commands_tp(tp)[0]}/{tp.partition}/{offset} is refused: {refused}"
-            )
-            self._partitions.block(tp, cause)
+        if tried.aside is None:
+            self._refuse_next(tp, Aside(tried.command, UowError(str(refused)), is_of_command=True))
+            return
+        del self._asides[tp]
+        place = RecordPlace(*self._inputs.commands_tp(tp), tried.command)
+        self._partitions.block(tp, Blocked(f"the answer to the command at {place} is refused: {refused}"))
 
     def _start_over(self, doubt: Doubt) -> None:
         """Back to the last committed state and position of everything owned (ER-05)."""
@@ -503,6 +497,27 @@ class Driver(PollLoop):
         if batches:
             self._runner.process(batches)
             self._write([batch.outcome for batch in batches if isinstance(batch.outcome, Plan)], token)
+
+
+class _Tried(NamedTuple):
+    """The last batch of a partition, of which its records are not kept.
+
+    Attributes:
+        record: Offset of its only record; -1: it had several, or a command.
+        command: Offset of its only command, if that is one by hand; else -1.
+        aside: The refusal that it was.
+    """
+
+    record: int = -1
+    command: int = -1
+    aside: Aside | None = None
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """That of this one."""
+        offset = _only_offset(batch)
+        is_command = _is_of_command(batch) and is_by_hand(batch.commands[0])
+        return cls(offset if batch.count else -1, offset if is_command else -1, batch.aside)
 
 
 def _is_of_command(batch: Batch) -> bool:

@@ -351,6 +351,59 @@ async def test_a_command_whose_unit_may_not_be_written_is_answered_and_blocks_no
     assert answer(kafka, f"end {good}").done
 
 
+class Busy(Picky):
+    """The same, and with every try to write come more records."""
+
+    def __init__(self, kafka: MemoryKafka, why: Callable[[Output], bool], most: int) -> None:
+        super().__init__(kafka, why, tells=False)
+        self.names, self.tries, self._most = list[str](), 0, most
+
+    def write(self, plans: Any, token: Any) -> None:
+        self.tries += 1
+        for _ in range(3 if len(self.names) < self._most else 0):
+            self.kafka.clock.now += 1
+            self.names.append(belongs_to(self.kafka, 0, f"busy{len(self.names)}-"))
+            send_to(self.kafka, 0, self.names[-1], 1, end=True)
+        super().write(plans, token)
+
+
+def refused(kafka: MemoryKafka, patch: pytest.MonkeyPatch) -> Callable[[Output], bool]:
+    return lambda output: (output.key or b"").startswith(b"bad") and output.topic == "D.units"
+
+
+def failing(kafka: MemoryKafka, patch: pytest.MonkeyPatch) -> Callable[[Output], bool]:
+    _fails_at_decision(patch)
+    return lambda output: False
+
+
+@pytest.mark.parametrize("plant", [refused, failing])
+def test_on_a_busy_partition_each_command_that_cannot_be_done_is_answered_and_nothing_else_suffers(
+    plant: Callable[[MemoryKafka, pytest.MonkeyPatch], Callable[[Output], bool]],
+) -> None:
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad = [belongs_to(kafka, 0, f"bad{number}-") for number in range(2)]
+        good = belongs_to(kafka, 0, "good")
+        for each in (bad[0], good, bad[1]):
+            send_to(kafka, 0, each, 1)
+        kafka.clock.now += 1
+        for each in (bad[0], good, bad[1]):
+            command = Command(b"end " + each.encode(), Verb.DECLARE_END, each.encode(), "w", numbers=(Range(1, 1),))
+            kafka.append("D.commands", each.encode(), None, command_headers(command), partition=0)
+        with pytest.MonkeyPatch.context() as patch:
+            sink = Busy(kafka, plant(kafka, patch), most=200)
+            async with running(kafka, settings(set_aside_per_minute=10), sink=sink) as app:
+                await until(lambda: len(answers(kafka)) == 3)
+                assert len(sink.names) < 200, "they are answered while it is busy"
+                await until(lambda: {*ids(kafka)} == {good, *sink.names} and len(sink.names) >= 200)
+                assert (app.status.blocked, app.status.tasks[P0].counts.open) == ({}, 2)
+        assert [answer(kafka, f"end {each}").done for each in (*bad, good)] == [False, False, True]
+        assert len(ids(kafka)) == len({*ids(kafka)})
+
+    test()
+
+
 @in_a_loop
 async def test_an_answer_that_is_refused_for_its_length_is_written_without_the_sender_s_words() -> None:
     kafka = MemoryKafka()
