@@ -50,6 +50,7 @@ class GroupFaults:
         """
         groups, error = self._groups[tp], fault_of(cause)
         group, groups.at = groups.at, None
+        makes_unit, groups.makes_unit = groups.makes_unit, False
         if group is None or error is None:
             return cause
         key = group.id, group.generation
@@ -57,14 +58,17 @@ class GroupFaults:
         if fault is None:
             if why := limit.take(tp, key, error, now_ms):
                 return Blocked(f"{cause}: {why}")
-            groups[key] = GroupFault(InternalError.of(error))
+            groups[key] = GroupFault(InternalError.of(error), is_of_output=makes_unit)
             return None
         if fault.stands_alone:  # a record has come for it, and is at fault as any other
             return cause
+        if fault.is_of_output and not makes_unit:  # it does not come as far any more
+            fault.is_of_output = False
+            return None
         tries, _ = self._tries.get((tp, key), (0, 0))
         wait_ms = TRY_AGAIN_MS[min(tries, len(TRY_AGAIN_MS) - 1)]
         self._tries[tp, key] = tries + 1, now_ms + wait_ms
-        fault.stands_alone = True
+        fault.is_of_output, fault.stands_alone = False, True
         log.error(
             "%s/%d: group %r (generation %d) cannot be closed either: it stays open and is tried again in %d s; the others go on",
             *tp,

@@ -499,7 +499,7 @@ class PartitionTask:
             error = self._written(outward, written)
             if error is not None:
                 closed = self._fail(outward, closed, written, error)
-        partition.faulty.at = None
+        partition.faulty.at, partition.faulty.makes_unit = None, False
         partition.counts.mixed += written.mixed
         if written.refused_late:
             partition.counts.passed -= written.refused_late
@@ -582,6 +582,7 @@ class PartitionTask:
         """
         effect, _, group = outward
         faulty = self.partition.faulty
+        faulty.makes_unit = isinstance(effect, Delivered)
         if faulty and group is not None and isinstance(effect, Delivered) and faulty.failure_of(group) is not None:
             return InternalError
         faulty.at = group

@@ -22,7 +22,7 @@ from uow.processor.engine import task
 from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.rule_figures import RuleFigures
 from uow.topics.commands import Command, Verb, command_headers
-from uow.topics.policies import DestinationPolicy
+from uow.topics.policies import DestinationPolicy, ExpirationPolicy
 from uow.topics.rules import AtMaxOpenGroups, DeliverOrder, OnRuleChange, Release
 
 Plant = Callable[[pytest.MonkeyPatch, bytes], list[bytes]]
@@ -168,6 +168,52 @@ async def test_a_unit_that_cannot_be_made_fails_and_the_others_go_on() -> None:
             assert raised
             assert told(kafka, bad) == [FAULT, FAULT]
             assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+
+
+WHOLE_BY: dict[str, tuple[Sequence[tuple[int, bool]], int]] = {
+    "its end": ([(2, True)], 0),
+    "several components": ([(2, False), (4, True), (3, False)], 0),
+    "a deadline": ([(3, False)], 101),
+}
+"""Components, by number, and whether each is the end; and milliseconds that pass."""
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("whole_by", WHOLE_BY)
+def test_whatever_makes_a_unit_whole_that_cannot_be_made_fails_with_it(whole_by: str, is_committed: bool) -> None:
+    """Components are not refused because their group was closed before they were in."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad, good, later = (belongs_to(kafka, 0, name) for name in ("bad", "good", "later"))
+        policy = replace(EXPIRING, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+        components, passing_ms = WHOLE_BY[whole_by]
+
+        def make_whole() -> None:
+            for seq, end in components:
+                send_to(kafka, 0, bad, seq, end=end)
+            kafka.clock.now += passing_ms
+
+        send_to(kafka, 0, bad, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            plant_in(OutputWriter, "write", of_outputs)(patch, bad.encode())
+            if not is_committed:
+                make_whole()
+            async with running(kafka, settings(policy=policy, **SET_ASIDE)) as app:
+                if is_committed:
+                    await until(lambda: app.status.tasks[P0].counts.open == 1)
+                    make_whole()
+                send_to(kafka, 0, good, 1, end=True)
+                await until(lambda: told(kafka, bad))
+                await until(lambda: ids(kafka) == [good])
+                send_to(kafka, 0, later, 1, end=True)
+                await until(lambda: ids(kafka) == [good, later])
+                assert (app.status.blocked, app.status.tasks[P0].groups_alone) == ({}, 0)
+        assert told(kafka, bad) == [FAULT] * (1 + len(components))
+        assert kafka.topic("D.rejected") == []
+
+    test()
 
 
 @in_a_loop
