@@ -23,7 +23,7 @@ One turn of the loop:
 | --- | --- |
 | a task raised | restore that partition, halve the poll until the record that raised stands alone; if its own step raised it is set aside to `D.rejected`. Else, and beyond so many a minute, the partition is blocked at it (ER-03, `set_aside`) |
 | a task raised at a group that no record in hand is of | the group is closed as failed, within the same limit; if that fails it stands alone, and is tried again (`group_faults`) |
-| a task raised at a command alone | the command is answered as failed, within the same limit |
+| a task raised at a command alone, or at the group that it names | the command is answered as failed, within the same limit |
 | what a command asks for is refused by a broker, and the command stands alone (it does once a batch with it has failed, `portions`) | it is answered with the reason, and does nothing |
 | a record blocks, and a command says that it is to be set aside | it is tried once more, and set aside if it fails again |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
@@ -288,6 +288,7 @@ class Driver(PollLoop):
 
     def _on_failed(self, batch: Batch, cause: Blocked) -> None:
         """Half-processed work has changed memory: restore. Then try less at a time, so that the position stops at the very record."""
+        is_of_command = self._ports.faults.is_of_command(batch.tp, batch.commands)
         why = self._ports.faults.why_not_without(batch.tp, cause, self._clock.monotonic_ms(), self._set_aside)
         if why is None:
             pass  # it goes on without the group
@@ -296,15 +297,15 @@ class Driver(PollLoop):
             self._partitions.portions.halve(batch.tp, batch.last_offset, batch.count, last_command)
         elif batch.work is not Work.RECORDS:
             self._partitions.block(batch.tp, why)
-        elif why is not cause or (why := self._why_not_aside(batch, cause)):
+        elif why is not cause or (why := self._why_not_aside(batch, cause, is_of_command=is_of_command)):
             self._partitions.block_at(batch.tp, why, self._turn_batches.append_time(batch.tp))
         self._partitions.restore_again([batch.tp])
 
-    def _why_not_aside(self, batch: Batch, cause: Blocked) -> Blocked | None:
+    def _why_not_aside(self, batch: Batch, cause: Blocked, *, is_of_command: bool) -> Blocked | None:
         """None if the only record, or the only command, of the batch is refused at the next try: nobody foresaw what its own step raised, or a command says so."""
         tp, offset, fault, task = batch.tp, _only_offset(batch), fault_of(cause), self._partitions.tasks[batch.tp]
         if _is_of_command(batch):
-            return self._why_not_refused(batch, cause)
+            return self._why_not_refused(batch, cause, is_of_command=is_of_command)
         was_aside = self._asides.pop(tp, None) if batch.aside is not None else None
         if was_aside is None and self._is_asked_aside(tp, offset, fault, str(cause)):
             return None
@@ -318,11 +319,12 @@ class Driver(PollLoop):
         self._refuse_next(tp, Aside(offset, InternalError.of(fault)))
         return None
 
-    def _why_not_refused(self, batch: Batch, cause: Blocked) -> Blocked | None:
+    def _why_not_refused(self, batch: Batch, cause: Blocked, *, is_of_command: bool) -> Blocked | None:
         """The same of a command: what it asks for is not done, and it is answered."""
         tp, offset, fault = batch.tp, _only_offset(batch), fault_of(cause)
         self._asides.pop(tp, None)
-        is_its_own = batch.aside is None and self._partitions.tasks[tp].command_in_hand == offset
+        is_of_command |= self._partitions.tasks[tp].command_in_hand == offset
+        is_its_own = batch.aside is None and is_of_command
         if fault is None or not is_its_own or not is_by_hand(batch.commands[0]):
             return cause
         if why := self._set_aside.take(self._inputs.commands_tp(tp), offset, fault, self._clock.monotonic_ms()):

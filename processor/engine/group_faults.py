@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey
-from uow.processor.engine.ports import Blocked, Tp
-from uow.processor.engine.set_aside import SetAsideLimit, fault_of
+from uow.processor.engine.ports import Blocked, RawRecord, Tp
+from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of
 from uow.schemas.error_classes import InternalError
 
 log = logging.getLogger("uow.group_faults")
@@ -35,6 +35,14 @@ class GroupFaults:
     def of(self, tp: Tp) -> FaultyGroups:
         """Those of one partition."""
         return self._groups[tp]
+
+    def is_of_command(self, tp: Tp, commands: Sequence[RawRecord]) -> bool:
+        """True if one of these asked for the work at which the code failed: then that command is at fault, and the group stays as it is."""
+        groups = self._groups[tp]
+        if groups.at is None or not any(asks_of(each, groups.at.id) for each in commands):
+            return False
+        groups.at, groups.makes_unit = None, False
+        return True
 
     def why_not_without(self, tp: Tp, cause: Blocked, now_ms: int, limit: SetAsideLimit) -> Blocked | None:
         """None if the code failed at a group that no record in hand is of: once the partition is restored it goes on without the group.

@@ -23,6 +23,7 @@ from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
 from uow.schemas.error_classes import ConfigError, InternalError, StateCorruptedError, UowError
 from uow.topics.commands import BY_HAND, COMMAND, Asked, Command, RecordPlace, Verb, claimed, read_command
+from uow.topics.headers import ID
 
 log = logging.getLogger("uow.set_aside")
 
@@ -200,6 +201,11 @@ def is_by_hand(record: RawRecord) -> bool:
     """True of a command that only people send: they read the answer. One of a program (a manifest, a failure, a version) must not be passed over."""
     headers = read_headers(record) or []
     return any((COMMAND, verb.encode()) in headers for verb in (*BY_HAND, Verb.SET_ASIDE))
+
+
+def asks_of(record: RawRecord, group_id: bytes) -> bool:
+    """True if a command is one by hand about this group."""
+    return is_by_hand(record) and (ID, group_id) in (read_headers(record) or [])
 
 
 def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowError:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from tests.shell.memory_kafka import MemoryKafka, MemorySink
+from tests.shell.test_faulty_groups import of_outputs, plant_in
 from tests.shell.test_whole_worker import P0, belongs_to, ids, position
 from tests.shell.whole_worker import UNITS, answers, in_a_loop, running, send, send_to, settings, tell, until
 from uow.processor.core import partition as partition_module
+from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import Output, Refused, Tp
 from uow.processor.sim.simulated_kafka import StoredRecord
 from uow.schemas.records import Answer, Range
@@ -211,6 +213,51 @@ def _fails_at_reading(patch: pytest.MonkeyPatch) -> None:
         return read(headers, value)
 
     patch.setattr(partition_module, "read_command", failing)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+@pytest.mark.parametrize("verb", [Verb.RELEASE, Verb.CANCEL, Verb.EXPIRE, Verb.DECLARE_END])
+def test_a_command_whose_outputs_cannot_be_made_is_answered_and_the_group_stays_as_it_is(
+    verb: Verb, is_mixed: bool
+) -> None:
+    """Also where it is read together with records, some of them of its group."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad, good, later = (belongs_to(kafka, 0, name) for name in ("bad", "good", "later"))
+        numbers = (Range(3, 3),) if verb is Verb.DECLARE_END else ()
+        command = Command(b"first", verb, bad.encode(), "w", numbers=numbers)
+        for seq in (1, 2):
+            send_to(kafka, 0, bad, seq)
+        with pytest.MonkeyPatch.context() as patch:
+            plant_in(OutputWriter, "write", of_outputs)(patch, bad.encode())
+            if is_mixed:
+                send_to(kafka, 0, bad, 3)
+                kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+                send_to(kafka, 0, good, 1, end=True)
+            async with running(kafka, settings(set_aside_per_minute=10)) as app:
+                if not is_mixed:
+                    send_to(kafka, 0, bad, 3)
+                    await until(lambda: app.status.tasks[P0].counts.open == 3)
+                    kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+                    await until(lambda: answers(kafka))
+                    send_to(kafka, 0, good, 1, end=True)
+                await until(lambda: ids(kafka) == [good] and answers(kafka))
+                assert (app.status.blocked, app.status.tasks[P0].counts.open) == ({}, 3)
+        failed = answer(kafka, "first")
+        assert (failed.done, "a defect of uow, so nothing is changed" in failed.text) == (False, True)
+        assert kafka.topic("D.errors") == []
+        async with running(kafka) as app:  # mended
+            again = command._replace(id=b"again")
+            kafka.append("D.commands", bad.encode(), None, command_headers(again), partition=0)
+            await until(lambda: len(answers(kafka)) == 2)
+            assert answer(kafka, "again").done
+            send_to(kafka, 0, later, 1, end=True)
+            await until(lambda: later in ids(kafka))
+            assert app.status.tasks[P0].counts.open == 0
+
+    test()
 
 
 @pytest.mark.parametrize("plant", [_fails_at_decision, _fails_at_reading])
