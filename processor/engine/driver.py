@@ -52,7 +52,16 @@ from uow.processor.engine.owned_partitions import OwnedPartitions
 from uow.processor.engine.poll_loop import PollLoop
 from uow.processor.engine.ports import Blocked, Doubt, EndQuestion, Plan, Poll, RawRecord, Refused, StaleGeneration, Tp
 from uow.processor.engine.recovery import Recovery
-from uow.processor.engine.set_aside import Aside, AskedAsides, SetAsideLimit, advice, by_command, fault_of, is_by_hand
+from uow.processor.engine.set_aside import (
+    Aside,
+    AskedAsides,
+    SetAsideLimit,
+    advice,
+    by_command,
+    fault_of,
+    is_by_hand,
+    with_reason,
+)
 from uow.processor.engine.shares import Shares
 from uow.processor.engine.ticks import Look, TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults, from_position
@@ -292,12 +301,12 @@ class Driver(PollLoop):
         why = self._ports.faults.why_not_without(batch.tp, cause, self._clock.monotonic_ms(), self._set_aside)
         if why is None:
             pass  # it goes on without the group
-        elif batch.count + len(batch.commands) > 1 and why is cause:
+        elif batch.count + len(batch.commands) > 1:
             last_command = batch.commands[-1].offset() if batch.commands else -1
             self._partitions.portions.halve(batch.tp, batch.last_offset, batch.count, last_command)
         elif batch.work is not Work.RECORDS:
             self._partitions.block(batch.tp, why)
-        elif why is not cause or (why := self._why_not_aside(batch, cause, is_of_command=is_of_command)):
+        elif why := self._why_not_aside(batch, why, is_of_command=is_of_command):
             self._partitions.block_at(batch.tp, why, self._turn_batches.append_time(batch.tp))
         self._partitions.restore_again([batch.tp])
 
@@ -315,7 +324,7 @@ class Driver(PollLoop):
             self._asides.pop(tp, None)
             return self._blocked_at(tp, offset, cause)
         if why := self._set_aside.take(tp, offset, fault, self._clock.monotonic_ms()):
-            return self._blocked_at(tp, offset, Blocked(f"{cause}: {why}"))
+            return self._blocked_at(tp, offset, with_reason(cause, f": {why}"))
         self._refuse_next(tp, Aside(offset, InternalError.of(fault)))
         return None
 
@@ -328,7 +337,7 @@ class Driver(PollLoop):
         if fault is None or not is_its_own or not is_by_hand(batch.commands[0]):
             return cause
         if why := self._set_aside.take(self._inputs.commands_tp(tp), offset, fault, self._clock.monotonic_ms()):
-            return Blocked(f"{cause}: {why}")
+            return with_reason(cause, f": {why}")
         self._refuse_next(tp, Aside(offset, InternalError.of(fault), is_of_command=True))
         return None
 
@@ -347,9 +356,9 @@ class Driver(PollLoop):
 
     def _blocked_at(self, tp: Tp, offset: int, cause: Blocked) -> Blocked:
         """The same cause, with what an operator can do."""
-        told = Blocked(f"{cause}; {advice(self._partitions.tasks[tp].context.destination, RecordPlace(*tp, offset))}")
-        told.__cause__ = cause.__cause__
-        return told
+        return with_reason(
+            cause, f"; {advice(self._partitions.tasks[tp].context.destination, RecordPlace(*tp, offset))}"
+        )
 
     def _on_refused(self, refused: Refused) -> None:
         """Also where the record is known the next try is smaller: of many that are refused each costs a try, and others are to have their turns."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
-from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of
+from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of, with_reason
 from uow.schemas.error_classes import InternalError
 
 log = logging.getLogger("uow.group_faults")
@@ -54,7 +54,7 @@ class GroupFaults:
             limit: How many records and groups are set aside.
 
         Returns:
-            Why the partition cannot go on: the cause itself where no such group is at fault.
+            Why the partition cannot go on, else.
         """
         groups, error = self._groups[tp], fault_of(cause)
         group, groups.at = groups.at, None
@@ -65,7 +65,7 @@ class GroupFaults:
         fault = groups.get(key)
         if fault is None:
             if why := limit.take(tp, key, error, now_ms):
-                return Blocked(f"{cause}: {why}")
+                return with_reason(cause, f": {why}")
             groups[key] = GroupFault(InternalError.of(error), is_of_output=makes_unit)
             return None
         if fault.stands_alone:  # a record has come for it, and is at fault as any other

@@ -38,6 +38,13 @@ def fault_of(cause: Blocked) -> BaseException | None:
     return None if isinstance(error, _FORESEEN) else error
 
 
+def with_reason(cause: Blocked, why: str) -> Blocked:
+    """The same cause, with more to tell."""
+    told = Blocked(f"{cause}{why}")
+    told.__cause__ = cause.__cause__
+    return told
+
+
 _FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError)
 
 

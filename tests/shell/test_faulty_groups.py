@@ -13,7 +13,7 @@ from tests.shell import test_routed_worker as routed
 from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader
 from tests.shell.test_routed_worker import INPUT
 from tests.shell.test_whole_worker import EXPIRING, P0, belongs_to, ids
-from tests.shell.whole_worker import in_a_loop, running, send_to, settings, until
+from tests.shell.whole_worker import answers, in_a_loop, running, send_to, settings, until
 from uow.ops import doctor
 from uow.processor.core import decide, partition, partition_state
 from uow.processor.core.changes import Undelivered
@@ -279,6 +279,50 @@ async def test_beyond_so_many_a_minute_the_partition_blocks() -> None:
             await until(lambda: P0 in app.status.blocked)
             assert "set_aside_per_minute = 2" in app.status.blocked[P0]
             assert len(kafka.topic("D.errors")) == 2
+
+
+@pytest.mark.parametrize("per_minute", [0, 1])
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_beyond_the_limit_the_partition_blocks_at_the_very_record_which_a_command_sets_aside(
+    per_minute: int, is_committed: bool
+) -> None:
+    """What lies before it in the same poll is done, and the cause says what an operator can do."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        failed = [belongs_to(kafka, 0, f"failed{number}-") for number in range(per_minute)]
+        before, bad, behind = (belongs_to(kafka, 0, name) for name in ("before", "bad", "behind"))
+        configured = settings(set_aside_per_minute=per_minute)
+        send_to(kafka, 0, bad, 1)
+        if is_committed:
+            async with running(kafka, configured) as app:
+                await until(lambda: app.status.tasks[P0].counts.open == 1)
+        for each in (*failed, before):
+            send_to(kafka, 0, each, 1, end=True)
+        send_to(kafka, 0, bad, 2, end=True)
+        send_to(kafka, 0, behind, 1, end=True)
+        here = f"D.components/0/{per_minute + 2}"
+        with pytest.MonkeyPatch.context() as patch:
+            for each in (bad, *failed):
+                plant_in(OutputWriter, "write", of_outputs)(patch, each.encode())
+            async with running(kafka, configured) as app:
+                await until(lambda: P0 in app.status.blocked)
+                assert f"set_aside_per_minute = {per_minute}" in app.status.blocked[P0]
+                assert f"uow set-aside D {here}" in app.status.blocked[P0]
+                assert (ids(kafka), [told(kafka, each) for each in failed]) == ([before], [[FAULT]] * per_minute)
+                kafka.clock.now += 10
+                command = Command(b"c", Verb.SET_ASIDE, b"", "not needed", source=here)
+                kafka.append("D.commands", None, None, command_headers(command), partition=0)
+                await until(lambda: answers(kafka))
+                await until(lambda: ids(kafka) == [before, behind])
+                assert (app.status.blocked, app.status.tasks[P0].counts.open) == ({}, 1)
+        (said,) = [dict(record.headers() or []) for record in kafka.topic("D.rejected")]
+        assert (said["uow-source"], said["uow-error-class"]) == (here.encode(), b"InternalError")
+        assert said["uow-error-case"] == b"ArithmeticError"
+        assert answers(kafka)[0].done
+
+    test()
 
 
 @in_a_loop
