@@ -25,11 +25,13 @@ class GroupFault:
     Attributes:
         error: The failure.
         is_of_output: True if its unit could not be made, so that it goes on until a unit of it is to be made again, which fails.
+        is_of_restore: True if it could not be restored, so that it is here without what is of its rule: it is closed, or its partition blocks.
         stands_alone: True while nothing is tried with the group.
     """
 
     error: InternalError
     is_of_output: bool = False
+    is_of_restore: bool = False
     stands_alone: bool = False
 
 
@@ -52,6 +54,11 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         """True if the code failed at it, and time and commands pass it over."""
         fault = self.get((group.id, group.generation))
         return fault is not None and not fault.is_of_output
+
+    def lacks_rule(self, group: Group) -> bool:
+        """True if it is restored without what is of its rule."""
+        fault = self.get((group.id, group.generation))
+        return fault is not None and fault.is_of_restore
 
     def failure_of(self, group: Group) -> InternalError | None:
         """The failure for which it is to be closed; None: the code did not fail at it, or it stands alone."""

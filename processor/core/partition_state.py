@@ -263,7 +263,9 @@ class PartitionState:
 
     def _first_arrived(self, rule_id: str) -> Group | None:
         line = self.arrivals.get(rule_id)
-        while line and not line[0][1].is_open:
+        while line and (
+            not line[0][1].is_open or (self.faulty and self.faulty.has(line[0][1]))
+        ):  # nobody waits for what cannot leave
             heappop(line)
         if not line:
             self.arrivals.pop(rule_id, None)

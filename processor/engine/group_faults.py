@@ -44,7 +44,9 @@ class GroupFaults:
         groups.at, groups.makes_unit = None, False
         return True
 
-    def why_not_without(self, tp: Tp, cause: Blocked, now_ms: int, limit: SetAsideLimit) -> Blocked | None:
+    def why_not_without(
+        self, tp: Tp, cause: Blocked, now_ms: int, limit: SetAsideLimit, *, is_restore: bool = False
+    ) -> Blocked | None:
         """None if the code failed at a group that no record in hand is of: once the partition is restored it goes on without the group.
 
         Args:
@@ -52,6 +54,7 @@ class GroupFaults:
             cause: What was raised.
             now_ms: The time.
             limit: How many records and groups are set aside.
+            is_restore: True if it was raised while the partition was restored.
 
         Returns:
             Why the partition cannot go on, else.
@@ -66,7 +69,12 @@ class GroupFaults:
         if fault is None:
             if why := limit.take(tp, key, error, now_ms):
                 return with_reason(cause, f": {why}")
-            groups[key] = GroupFault(InternalError.of(error), is_of_output=makes_unit)
+            groups[key] = GroupFault(InternalError.of(error), is_of_output=makes_unit, is_of_restore=is_restore)
+            return None
+        if fault.is_of_restore:  # neither its components nor commands may meet it as it is
+            return cause
+        if is_restore:
+            fault.is_of_restore, fault.is_of_output, fault.stands_alone = True, False, False
             return None
         if fault.stands_alone:  # a record has come for it, and is at fault as any other
             return cause

@@ -160,7 +160,7 @@ class OwnedPartitions:
                     taken[tp] = restored.memory_bytes
                 elif tp not in self._assignment.revoked:
                     now = self._clock.monotonic_ms()
-                    if why := self._ports.faults.why_not_without(tp, restored, now, self._set_aside):
+                    if why := self._ports.faults.why_not_without(tp, restored, now, self._set_aside, is_restore=True):
                         self._block_without_state(tp, why)
                     else:
                         again.append(tp)

@@ -560,14 +560,14 @@ class PartitionTask:
     def _close_ruled(
         self, effects: Iterable[Outward], closed: Iterable[tuple[Group | None, Closed]], written: WrittenOutputs
     ) -> None:
-        """Adds the groups by rule that closed to the figures, as long as they have their components, and the cancel notices of calls."""
+        """Adds the groups by rule that closed to the figures, as long as they have their components, and the cancel notices of calls. Not those at which the code failed, maybe here."""
         if isinstance(self.context.rules, NoRules):
             return
         decided = {
             group: effect.decided_at for effect, _, group in effects if isinstance(effect, Delivered | Undelivered)
         }
         for group, one in closed:
-            if group is not None and group.ruled is not None:
+            if group is not None and group.ruled is not None and self.partition.faulty.failure_of(group) is None:
                 self.partition.faulty.at = group
                 self.context.figures.add(group, one, decided.get(group, 0) or one.at)
                 self.writer.notify(group, one, written)
@@ -857,8 +857,9 @@ class PartitionTask:
         self.partition.faulty.at = group
         storage = storage_of(group) or begin_rows(group, is_by_rule=row.rule is not None)
         storage.has_group_row = True
-        if self.partition.faulty.has(group):
-            return  # it is one of no rule, to be closed
+        if self.partition.faulty.lacks_rule(group):
+            self.partition.faulty.at = None
+            return
         group_id = group.id
         if row.rule is not None:
             policy = self.context.rules.kept(row.rule)

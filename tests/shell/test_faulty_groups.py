@@ -21,6 +21,7 @@ from uow.processor.core.group import Group
 from uow.processor.engine import task
 from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.rule_figures import RuleFigures
+from uow.schemas.records import Range
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.policies import DestinationPolicy, ExpirationPolicy
 from uow.topics.rules import AtMaxOpenGroups, DeliverOrder, OnRuleChange, Release
@@ -441,3 +442,83 @@ def test_a_group_by_rule_at_which_a_restore_or_a_new_version_fails_is_closed_and
             assert told(kafka, bad) == [FAULT] * 4
 
     test()
+
+
+def rules_of(app: Any) -> list[tuple[bytes, str | None, int]]:
+    """Id, rule and number of components of the open groups."""
+    groups = [group for task in app.status.tasks.values() for group in task.groups.values()]
+    return [(each.id, each.ruled and each.ruled.policy.rule_id, each.record_count) for each in groups]
+
+
+@in_a_loop
+async def test_a_group_by_rule_that_stands_alone_keeps_its_rule_and_takes_its_components() -> None:
+    kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+    routed.send(kafka, "France", 4)
+    async with routed.running(kafka) as app:
+        await until(lambda: routed.held(app) == 4)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
+        plant_in(partition, "decide_due", of_situation)(patch, bad.encode())
+        for number in range(2):
+            async with routed.running(kafka, set_aside_per_minute=10) as app:
+                kafka.clock.now += 31_000
+                await routed.until_as_time_goes_by(
+                    kafka, lambda app=app: any(each.groups_alone for each in app.status.tasks.values())
+                )
+                routed.send(kafka, "France", 1)
+                await until(lambda app=app, count=5 + number: rules_of(app) == [(bad.encode(), "low-stock", count)])
+                assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+    async with routed.running(kafka) as app:  # mended
+        await routed.until_as_time_goes_by(kafka, lambda: routed.units(kafka, "orders.france"))
+        assert [each[0] for each in routed.units(kafka, "orders.france")] == [6]
+        assert told(kafka, bad) == []
+
+
+@in_a_loop
+async def test_where_a_group_fails_in_a_restore_and_cannot_be_closed_its_partition_blocks_and_it_keeps_its_rule() -> (
+    None
+):
+    """As one of no rule it would be open for ever, and its components refused."""
+    kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+    routed.send(kafka, "France", 4)
+    async with routed.running(kafka) as app:
+        await until(lambda: routed.held(app) == 4)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(Group, "rule", of_group)(patch, bad.encode())
+        plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
+        async with routed.running(kafka, set_aside_per_minute=10) as app:
+            command = Command(b"c", Verb.WAIVE, bad.encode(), "w", numbers=(Range(7, 7),))
+            kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+            routed.send(kafka, "France", 1)
+            await routed.until_as_time_goes_by(kafka, lambda: routed.components(kafka) == 5 and app.status.blocked)
+    async with routed.running(kafka) as app:  # mended
+        await routed.until_as_time_goes_by(kafka, lambda: rules_of(app) == [(bad.encode(), "low-stock", 5)])
+        await routed.until_as_time_goes_by(kafka, lambda: len(answers(kafka)) == 1)
+        kafka.clock.now += 31_000
+        await routed.until_as_time_goes_by(kafka, lambda: routed.units(kafka, "orders.france"))
+        assert [each[0] for each in routed.units(kafka, "orders.france")] == [5]
+        assert (told(kafka, bad), kafka.topic("D.rejected")) == ([], [])
+
+
+@in_a_loop
+async def test_in_the_order_of_arrival_nobody_waits_for_a_group_that_stands_alone() -> None:
+    kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+    tables = replace(routed.TO_D, rules=(replace(routed.TO_D.rules[0], deliver_order=DeliverOrder.FIRST_ARRIVAL),))
+    routed.send(kafka, "France", 4)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
+        plant_in(partition, "decide_due", of_situation)(patch, bad.encode())
+        for number in range(2):  # also by a worker that is started with the defect
+            async with routed.running(kafka, tables, set_aside_per_minute=10) as app:
+                await until(lambda: routed.components(kafka) == len(kafka.topic(INPUT)))
+                kafka.clock.now += 31_000
+                await routed.until_as_time_goes_by(
+                    kafka, lambda app=app: any(each.groups_alone for each in app.status.tasks.values())
+                )
+                for _ in range(2):
+                    routed.send(kafka, "UK", 5)
+                    kafka.clock.now += 1
+                await routed.until_as_time_goes_by(
+                    kafka, lambda number=number: len(kafka.topic("orders.uk")) == 2 * (number + 1)
+                )
+                assert (app.status.blocked, routed.held(app)) == ({}, 4)
