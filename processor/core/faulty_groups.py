@@ -1,6 +1,6 @@
 """Groups of one partition at which the code itself failed in work that no record asked for: a deadline, a release, a change of a row, an output. Pure.
 
-Such a group is closed as failed, at the next opportunity and without a look at what had failed. Where its unit could not be made, that opportunity comes as
+Such a group is tried once more, and closed as failed if it fails again, at the next opportunity and without a look at what had failed. Where its unit could not be made, that opportunity comes as
 it came before: whatever makes the unit whole belongs to the group that fails. If that fails as well it stands alone: time, commands about its rule and
 changes of its row pass it over, until it is tried again.
 
@@ -10,6 +10,7 @@ Belongs here: which these groups are. Does not belong here: closing one (`partit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from uow.processor.core.group import Group
 from uow.schemas.error_classes import InternalError
@@ -18,21 +19,29 @@ GroupKey = tuple[bytes, int]
 """Id and generation."""
 
 
+class Treatment(Enum):
+    """What is done with a group at which the code failed."""
+
+    AS_BEFORE = "as before"
+    """It failed once, which may pass."""
+    FAILS_AS_UNIT = "fails as unit"
+    """Its unit could not be made: it goes on until a unit of it is to be made again, which fails."""
+    CLOSED = "closed"
+    CLOSED_WITHOUT_RULE = "closed without rule"
+    """It could not be restored, and is here without what is of its rule: it is closed, or its partition blocks."""
+    ALONE = "alone"
+    """Nothing is tried with it."""
+
+
+_CLOSED = (Treatment.CLOSED, Treatment.CLOSED_WITHOUT_RULE)
+
+
 @dataclass(slots=True)
 class GroupFault:
-    """The failure of the code at one group.
-
-    Attributes:
-        error: The failure.
-        is_of_output: True if its unit could not be made, so that it goes on until a unit of it is to be made again, which fails.
-        is_of_restore: True if it could not be restored, so that it is here without what is of its rule: it is closed, or its partition blocks.
-        stands_alone: True while nothing is tried with the group.
-    """
+    """The failure of the code at one group, and what follows."""
 
     error: InternalError
-    is_of_output: bool = False
-    is_of_restore: bool = False
-    stands_alone: bool = False
+    treatment: Treatment = Treatment.AS_BEFORE
 
 
 class FaultyGroups(dict[GroupKey, GroupFault]):
@@ -53,19 +62,25 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
     def has(self, group: Group) -> bool:
         """True if the code failed at it, and time and commands pass it over."""
         fault = self.get((group.id, group.generation))
-        return fault is not None and not fault.is_of_output
+        return fault is not None and fault.treatment in (*_CLOSED, Treatment.ALONE)
 
     def lacks_rule(self, group: Group) -> bool:
         """True if it is restored without what is of its rule."""
         fault = self.get((group.id, group.generation))
-        return fault is not None and fault.is_of_restore
+        return fault is not None and fault.treatment is Treatment.CLOSED_WITHOUT_RULE
 
     def failure_of(self, group: Group) -> InternalError | None:
-        """The failure for which it is to be closed; None: the code did not fail at it, or it stands alone."""
+        """The failure for which it is to be closed; None: it is not."""
         fault = self.get((group.id, group.generation))
-        return None if fault is None or fault.stands_alone else fault.error
+        is_closed = fault is not None and fault.treatment in (*_CLOSED, Treatment.FAILS_AS_UNIT)
+        return fault.error if fault is not None and is_closed else None
 
     @property
     def to_be_closed(self) -> list[tuple[GroupKey, InternalError]]:
         """The groups that are to be closed as failed, at once."""
-        return [(key, fault.error) for key, fault in self.items() if not (fault.stands_alone or fault.is_of_output)]
+        return [(key, fault.error) for key, fault in self.items() if fault.treatment in _CLOSED]
+
+    @property
+    def alone(self) -> int:
+        """How many stand alone. Any thread may ask."""
+        return sum(fault.treatment is Treatment.ALONE for fault in [*self.values()])

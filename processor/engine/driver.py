@@ -22,7 +22,7 @@ One turn of the loop:
 | What went wrong | What the driver does |
 | --- | --- |
 | a task raised | restore that partition, halve the poll until the record that raised stands alone; if its own step raised it is set aside to `D.rejected`. Else, and beyond so many a minute, the partition is blocked at it (ER-03, `set_aside`) |
-| a task raised at a group that no record in hand is of | the group is closed as failed, within the same limit; if that fails it stands alone, and is tried again (`group_faults`) |
+| a task raised at a group that no record in hand is of | restore; if it raises again the group is closed as failed, within the same limit; if that fails it stands alone, and is tried again (`group_faults`) |
 | a task raised at a command alone, or at the group that it names | the command is answered as failed, within the same limit |
 | what a command asks for is refused by a broker, and the command stands alone (it does once a batch with it has failed, `portions`) | it is answered with the reason, and does nothing |
 | a record blocks, and a command says that it is to be set aside | it is tried once more, and set aside if it fails again |

@@ -1,7 +1,7 @@
 """Groups at which the code itself failed, of all partitions of a worker: how many are closed as failed, and when one that cannot be closed is tried again. No I/O but the log.
 
 Work that time, a rule or a restore asks for is done for one group after the other, and no record is at fault if it raises. The partition is restored, as
-after every such failure, and the group is closed as failed: its components go to `D.errors` as `InternalError`. So many a minute, together with the records
+after every such failure, and the group is tried once more. If it fails again it is closed as failed: its components go to `D.errors` as `InternalError`. So many a minute, together with the records
 that are set aside; then the partition blocks, since a defect that every group meets must not empty it. A group that cannot even be closed stands alone.
 
 Belongs here: these decisions, for the life of a process. Does not belong here: what such a group still gets (`uow.processor.core.faulty_groups`), restoring
@@ -14,9 +14,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey
+from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey, Treatment
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
-from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of, with_reason
+from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of, named, with_reason
 from uow.schemas.error_classes import InternalError
 
 log = logging.getLogger("uow.group_faults")
@@ -66,39 +66,46 @@ class GroupFaults:
             return cause
         key = group.id, group.generation
         fault = groups.get(key)
-        if fault is None:
-            if why := limit.take(tp, key, error, now_ms):
-                return with_reason(cause, f": {why}")
-            groups[key] = GroupFault(InternalError.of(error), is_of_output=makes_unit, is_of_restore=is_restore)
+        if fault is None:  # short of memory, for one, it need not fail again
+            groups[key] = GroupFault(InternalError.of(error))
+            log.warning(
+                "%s/%d: the code failed at %s, which is tried once more: %s", *tp, named(key), type(error).__name__
+            )
             return None
-        if fault.is_of_restore:  # neither its components nor commands may meet it as it is
+        if fault.treatment is Treatment.AS_BEFORE and (why := limit.take(tp, key, error, now_ms)):
+            return with_reason(cause, f": {why}")
+        # of one without its rule neither components nor commands may find out; where one stands alone a record has come for it, which is at fault as any other
+        if fault.treatment is Treatment.CLOSED_WITHOUT_RULE or (fault.treatment is Treatment.ALONE and not is_restore):
             return cause
+        fault.error = InternalError.of(error)
         if is_restore:
-            fault.is_of_restore, fault.is_of_output, fault.stands_alone = True, False, False
-            return None
-        if fault.stands_alone:  # a record has come for it, and is at fault as any other
-            return cause
-        if fault.is_of_output and not makes_unit:  # it does not come as far any more
-            fault.is_of_output = False
-            return None
+            fault.treatment = Treatment.CLOSED_WITHOUT_RULE
+        elif fault.treatment is Treatment.AS_BEFORE:
+            fault.treatment = Treatment.FAILS_AS_UNIT if makes_unit else Treatment.CLOSED
+        elif fault.treatment is Treatment.FAILS_AS_UNIT and not makes_unit:  # it does not come as far any more
+            fault.treatment = Treatment.CLOSED
+        else:
+            self._leave_alone(tp, key, fault, now_ms)
+        return None
+
+    def _leave_alone(self, tp: Tp, key: GroupKey, fault: GroupFault, now_ms: int) -> None:
         tries, _ = self._tries.get((tp, key), (0, 0))
         wait_ms = TRY_AGAIN_MS[min(tries, len(TRY_AGAIN_MS) - 1)]
         self._tries[tp, key] = tries + 1, now_ms + wait_ms
-        fault.is_of_output, fault.stands_alone = False, True
+        fault.treatment = Treatment.ALONE
         log.error(
-            "%s/%d: group %r (generation %d) cannot be closed either: it stays open and is tried again in %d s; the others go on",
+            "%s/%d: %s cannot be closed either: it stays open and is tried again in %d s; the others go on",
             *tp,
-            group.id.decode(errors="replace"),
-            group.generation,
+            named(key),
             wait_ms // 1000,
         )
-        return None
 
     def try_again(self, now_ms: int) -> None:
         """Groups whose time has come are to be closed once more."""
         for (tp, key), (_, at) in self._tries.items():
-            if at <= now_ms and (fault := self._groups[tp].get(key)) is not None:
-                fault.stands_alone = False
+            fault = self._groups[tp].get(key)
+            if at <= now_ms and fault is not None and fault.treatment is Treatment.ALONE:
+                fault.treatment = Treatment.CLOSED
 
     def written(self, tp: Tp, is_open: Callable[[GroupKey], bool]) -> None:
         """A plan of the partition was written: those that are not open any more are done with."""

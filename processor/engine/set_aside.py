@@ -33,7 +33,7 @@ _MINUTE_MS: Final = 60_000
 
 
 def fault_of(cause: Blocked) -> BaseException | None:
-    """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs."""
+    """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs, or that passes."""
     error = cause.__cause__
     return None if isinstance(error, _FORESEEN) else error
 
@@ -45,7 +45,7 @@ def with_reason(cause: Blocked, why: str) -> Blocked:
     return told
 
 
-_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError)
+_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError, MemoryError, OSError)
 
 
 class SetAsideLimit:
@@ -74,7 +74,7 @@ class SetAsideLimit:
         self._tell(tp, one, error, "its partition blocks" if is_full else "it is set aside")
         if is_full:
             return (
-                f"the code fails at {_named(one)} ({type(error).__name__}), and set_aside_per_minute = "
+                f"the code fails at {named(one)} ({type(error).__name__}), and set_aside_per_minute = "
                 f"{self.per_minute} records and groups were set aside within a minute"
             )
         moments[one] = now_ms
@@ -92,15 +92,14 @@ class SetAsideLimit:
         log.error(
             "%s/%d%s, so %s. It is a defect of uow%s",
             *tp,
-            f"/{one}: the code failed at this record"
-            if isinstance(one, int)
-            else f": the code failed at {_named(one)}",
+            f"/{one}: the code failed at this record" if isinstance(one, int) else f": the code failed at {named(one)}",
             f"{so}: {type(error).__name__}",
             f": please report it with what follows\n{frames(error)}" if is_new else ", told before",
         )
 
 
-def _named(one: int | GroupKey) -> str:
+def named(one: int | GroupKey) -> str:
+    """A record, by its offset, or a group, for people."""
     if isinstance(one, int):
         return f"offset {one}"
     return f"group {one[0].decode(errors='replace')!r} (generation {one[1]})"

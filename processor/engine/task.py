@@ -196,7 +196,7 @@ class PartitionTask:
     @property
     def groups_alone(self) -> int:
         """Groups at which the code fails and that cannot even be closed."""
-        return sum(fault.stands_alone for fault in self.partition.faulty.values())
+        return self.partition.faulty.alone
 
     def is_open(self, key: GroupKey) -> bool:
         """True if there is an open group of this id and generation."""

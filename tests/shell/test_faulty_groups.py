@@ -73,12 +73,12 @@ BY_TIME: dict[str, tuple[Plant, DestinationPolicy]] = {
 
 
 def half_done(patch: pytest.MonkeyPatch, bad: bytes) -> list[bytes]:
-    """What changes the state raises half-way, once."""
+    """What changes the state raises half-way, and again when it is tried once more."""
     real, raised = partition_state.PartitionState.close, []
 
     def failing(self: Any, group: Any, closed: Any) -> None:
         real(self, group, closed)
-        if group is not None and group.id == bad and not raised:
+        if group is not None and group.id == bad and len(raised) < 2:
             raised.append(bad)
             raise ArithmeticError("a defect behind a change")
 
@@ -150,6 +150,62 @@ def test_a_group_at_which_the_code_fails_by_the_clock_is_closed_and_the_others_g
                 await until(lambda: again in ids(kafka))
                 assert len(told(kafka, bad)) == 2
                 assert app.status.blocked == {}
+
+    test()
+
+
+def passing(times: int, error: BaseException) -> Callable[[pytest.MonkeyPatch, Any, str, Any, bytes], None]:
+    """Makes a function raise so many times where it is about one group."""
+
+    def plant(patch: pytest.MonkeyPatch, owner: Any, name: str, of: Any, bad: bytes) -> None:
+        real, left = getattr(owner, name), [error] * times
+
+        def failing(*args: Any, **more: Any) -> Any:
+            if left and of(*args) == bad:
+                raise left.pop()
+            return real(*args, **more)
+
+        patch.setattr(owner, name, failing)
+
+    return plant
+
+
+PASSING = {
+    "short of memory": passing(3, MemoryError()),
+    "no file handle": passing(3, OSError(24, "too many open files")),
+    "once": passing(1, ArithmeticError("a defect that passes")),
+}
+
+
+@pytest.mark.parametrize("what", PASSING)
+@pytest.mark.parametrize("is_by_time", [False, True])
+def test_what_passes_by_itself_makes_no_group_fail(what: str, is_by_time: bool) -> None:
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad = belongs_to(kafka, 0, "bad")
+        policy = replace(EXPIRING, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+        send_to(kafka, 0, bad, 1)
+        send_to(kafka, 0, bad, 3, end=not is_by_time)
+        with pytest.MonkeyPatch.context() as patch:
+            if is_by_time:
+                PASSING[what](patch, partition, "decide_due", of_situation, bad.encode())
+            else:
+                PASSING[what](patch, OutputWriter, "write", of_any_output, bad.encode())
+            async with running(kafka, settings(policy=policy, **SET_ASIDE)) as app:
+                if is_by_time:
+                    await until(lambda: app.status.tasks[P0].counts.open == 2)
+                    kafka.clock.now += 101
+                else:
+                    send_to(kafka, 0, bad, 2)
+
+                def is_told() -> bool:
+                    kafka.clock.now += 10
+                    return ids(kafka) == [bad]
+
+                await until(is_told)
+                await until(lambda: app.status.blocked == {})
+                assert (kafka.topic("D.errors"), kafka.topic("D.rejected")) == ([], [])
 
     test()
 
