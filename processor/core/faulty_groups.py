@@ -50,14 +50,16 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
     Attributes:
         at: The group that is worked on without a record of its own; None: there is none. Where something raises, it is at fault.
         makes_unit: True if that work is its unit.
+        closing: Those that the plan in the making closes.
     """
 
-    __slots__ = ("at", "makes_unit")
+    __slots__ = ("at", "closing", "makes_unit")
 
     def __init__(self) -> None:
         super().__init__()
         self.at: Group | None = None
         self.makes_unit = False
+        self.closing: list[GroupKey] = []
 
     def has(self, group: Group) -> bool:
         """True if the code failed at it, and time and commands pass it over."""

@@ -768,12 +768,13 @@ class Partition(PartitionState):
 
     def close_faulty(self) -> bool:
         """Closes as failed the groups at which the code failed, without a look at what had failed. True if there are any."""
-        found = False
+        self.faulty.closing = []
         for (group_id, generation), failure in self.faulty.to_be_closed:
             group = next((each for each in self.generations(group_id) if each.generation == generation), None)
             if group is None:  # it had opened and was to close between two plans
                 continue
-            self.faulty.at, found = group, True
+            self.faulty.at = group
+            self.faulty.closing.append((group_id, generation))
             closed = Closed(
                 *(group.id, group.generation, UnitOutcome.FAILED, Reason.LIMIT),
                 *(group.highest, self.position, self.clock),
@@ -782,9 +783,9 @@ class Partition(PartitionState):
             self._carry_out(Decision((closed,), (Undelivered(closed, InternalError, fault=failure),)), None)
             self.counts.faulty_groups += 1
         self.faulty.at = None
-        if found:  # a plan of its own: whatever fails next undoes nothing of it
+        if self.faulty.closing:  # a plan of its own: whatever fails next undoes nothing of it
             self.is_cut, self.left_bytes = True, -1
-        return found
+        return bool(self.faulty.closing)
 
     def advance_rules(self, now: int) -> bool:
         """Closes the groups by rule that are due by `now`: whatever arrived before it is here. Returns False where the plan is full before that."""

@@ -24,7 +24,7 @@ One turn of the loop:
 | a task raised | restore that partition, halve the poll until the record that raised stands alone; if its own step raised it is set aside to `D.rejected`. Else, and beyond so many a minute, the partition is blocked at it (ER-03, `set_aside`) |
 | a task raised at a group that no record in hand is of | restore; if it raises again the group is closed as failed, within the same limit; if that fails it stands alone, and is tried again (`group_faults`) |
 | a task raised at a command alone, or at the group that it names | the command is answered as failed, within the same limit |
-| what a command asks for is refused by a broker, and the command stands alone (it does once a batch with it has failed, `portions`) | it is answered with the reason, and does nothing |
+| what a command asks for is refused by a broker, and nothing else is in the plan (so it is once a batch with it has failed, `portions`) | it is answered with the reason, and does nothing |
 | a record blocks, and a command says that it is to be set aside | it is tried once more, and set aside if it fails again |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
@@ -246,6 +246,8 @@ class Driver(PollLoop):
         try:
             self._runner.process(batches)
             results = TurnResults.of(batches)
+            for batch, plan in results.planned:
+                self._tried[batch.tp] = self._tried[batch.tp].as_planned(plan, self._partitions.tasks[batch.tp])
             self._write(results.plans, token)
         except Doubt:
             for batch in batches:
@@ -367,6 +369,8 @@ class Driver(PollLoop):
         is_known = refused.output is not None and self._ports.targets.refuse(refused.output)
         if tp is None:
             self._recovery.write_one_by_one()
+        elif task is not None and not is_known and self._ports.faults.refused(tp, self._clock.monotonic_ms()):
+            pass  # it goes on without these groups
         elif task is not None and not is_known and tried.command >= 0:
             self._refuse_command(tp, tried, refused)
         elif task is not None and not (
@@ -515,7 +519,7 @@ class _Tried(NamedTuple):
 
     Attributes:
         record: Offset of its only record; -1: it had several, or a command.
-        command: Offset of its only command, if that is one by hand; else -1.
+        command: Offset of its only command, if that is one by hand and nothing else happened in its plan; else -1.
         aside: The refusal that it was.
     """
 
@@ -529,6 +533,11 @@ class _Tried(NamedTuple):
         offset = _only_offset(batch)
         is_command = _is_of_command(batch) and is_by_hand(batch.commands[0])
         return cls(offset if batch.count else -1, offset if is_command else -1, batch.aside)
+
+    def as_planned(self, plan: Plan, task: Task) -> Self:
+        """The same once its plan is made, which may be cut before the command, or begin with groups that are due."""
+        is_alone = self.aside is not None or task.command_in_hand == self.command
+        return self if plan.next_command > self.command and is_alone else self._replace(command=-1)
 
 
 def _is_of_command(batch: Batch) -> bool:

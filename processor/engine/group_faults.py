@@ -61,7 +61,7 @@ class GroupFaults:
         """
         groups, error = self._groups[tp], fault_of(cause)
         group, groups.at = groups.at, None
-        makes_unit, groups.makes_unit = groups.makes_unit, False
+        makes_unit, groups.makes_unit, groups.closing = groups.makes_unit, False, []
         if group is None or error is None:
             return cause
         key = group.id, group.generation
@@ -100,6 +100,14 @@ class GroupFaults:
             wait_ms // 1000,
         )
 
+    def refused(self, tp: Tp, now_ms: int) -> bool:
+        """True if the plan that a broker refuses closes such groups: then they stand alone."""
+        groups = self._groups[tp]
+        closing, groups.closing = groups.closing, []
+        for key in closing:
+            self._leave_alone(tp, key, groups[key], now_ms)
+        return bool(closing)
+
     def try_again(self, now_ms: int) -> None:
         """Groups whose time has come are to be closed once more."""
         for (tp, key), (_, at) in self._tries.items():
@@ -110,6 +118,7 @@ class GroupFaults:
     def written(self, tp: Tp, is_open: Callable[[GroupKey], bool]) -> None:
         """A plan of the partition was written: those that are not open any more are done with."""
         groups = self._groups[tp]
+        groups.closing = []
         for key in [key for key in groups if not is_open(key)]:
             del groups[key]
             self._tries.pop((tp, key), None)
