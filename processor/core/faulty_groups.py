@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
 from uow.processor.core.group import Group
 from uow.schemas.error_classes import InternalError
@@ -60,6 +61,16 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         self.at: Group | None = None
         self.makes_unit = False
         self.closing: list[GroupKey] = []
+
+    def begin(self) -> Self:
+        """The partition is to be restored: nothing is worked on."""
+        self.at, self.makes_unit, self.closing = None, False, []
+        return self
+
+    def meet(self, group: Group) -> Group:
+        """The same group, which is worked on from now on."""
+        self.at = group
+        return group
 
     def has(self, group: Group) -> bool:
         """True if the code failed at it, and time and commands pass it over."""

@@ -399,17 +399,22 @@ class PartitionState:
         """After a restore: who waits, in the order in which they were complete, and who opened first."""
         ruled = [(group, group.ruled) for group in self.groups.values() if group.ruled is not None]
         self.by_rule, self.waiting = {}, {}
-        for group, of in sorted(ruled, key=lambda each: (each[0].opened_at, _first_offset(each[0]))):
+        meet = self.faulty.meet
+        for group, of in sorted(ruled, key=lambda each: (each[0].opened_at, _first_offset(meet(each[0])))):
             self.by_rule.setdefault(of.policy.rule_id, {})[group] = None
-        for group in sorted([group for group, of in ruled if of.waits_since], key=_completed):
+        waiting = [group for group, of in ruled if of.waits_since]
+        for group in sorted(waiting, key=lambda each: _completed(meet(each))):
             assert group.ruled is not None
             self.waiting.setdefault(group.ruled.policy.rule_id, {})[group] = None
+        self.faulty.at = None
         for group_id in {group.id for group, _ in ruled}:
             self.settle(group_id)
         for group, of in ruled:
+            meet(group)
             of.is_behind = (
                 of.waits_since > 0 and of.policy.delivers_in_order and self.first_place(of.policy) != place_of(group)
             )
+        self.faulty.at = None
 
     def announce(self, group: Group, announced: Announced) -> None:
         """The manifest of a group has come."""
@@ -605,7 +610,9 @@ class PartitionState:
 
     def line_up_again(self, groups: Iterable[Group]) -> None:
         """Groups that are in no line yet, in the order in which they opened."""
-        places = [(*self._place(group), group) for group in groups]
+        faulty = self.faulty
+        places = [(*self._place(faulty.meet(group)), group) for group in groups if not faulty.lacks_rule(group)]
+        faulty.at = None
         for _, order_key, group in sorted(places, key=itemgetter(0)):
             if order_key:
                 self.line_up(group, order_key)

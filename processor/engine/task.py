@@ -161,7 +161,7 @@ class PartitionTask:
             context.roll_over_bytes,
             None
             if context.policy.strict_order
-            else context.faults.of(self.tp),  # there nothing comes out before what stands
+            else context.faults.of(self.tp).begin(),  # there nothing comes out before what stands
         )
 
     def let_go(self) -> None:
@@ -873,6 +873,14 @@ class PartitionTask:
                 group.apply(Waits(group.id, group.generation, row.waits_since))
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
         group.apply(Warned(group_id, row.warned_at or 0))
+        self.partition.faulty.at = None
+
+    def read_last_at(self) -> None:
+        """Takes the append times of the components, where a destination asks for them."""
+        for group in self.groups.values():
+            self.partition.faulty.at = group
+            if not self.partition.faulty.lacks_rule(group):
+                group.read_last_at()
         self.partition.faulty.at = None
 
     def replay(self, components: Iterable[Replayed]) -> None:

@@ -30,7 +30,7 @@ Plant = Callable[[pytest.MonkeyPatch, bytes], list[bytes]]
 SET_ASIDE = {"set_aside_per_minute": 10}
 
 
-def plant_in(owner: Any, name: str, of: Callable[..., Any]) -> Plant:
+def plant_in(owner: Any, name: str, of: Callable[..., Any], error: type[Exception] = ArithmeticError) -> Plant:
     """Makes a function raise where it is about one group; the plant returns where it notes each time. `of`: the group's id, from the arguments."""
 
     def plant(patch: pytest.MonkeyPatch, bad: bytes) -> list[bytes]:
@@ -39,7 +39,7 @@ def plant_in(owner: Any, name: str, of: Callable[..., Any]) -> Plant:
         def failing(*args: Any, **more: Any) -> Any:
             if of(*args) == bad:
                 raised.append(bad)
-                raise ArithmeticError(f"a defect in {name}")
+                raise error(f"a defect in {name}")
             return real(*args, **more)
 
         patch.setattr(owner, name, failing)
@@ -498,6 +498,56 @@ def test_a_group_by_rule_at_which_a_restore_or_a_new_version_fails_is_closed_and
             assert told(kafka, bad) == [FAULT] * 4
 
     test()
+
+
+BY_RESTORE = {
+    "its rule": plant_in(Group, "rule", of_group, KeyError),
+    "its place among those of its rule": plant_in(partition_state, "_first_offset", of_group, KeyError),
+    "its figures after a restore": plant_in(Group, "asked", of_group, IndexError),
+}
+
+
+@pytest.mark.parametrize("place", BY_RESTORE)
+def test_a_look_that_finds_nothing_in_a_restore_is_a_defect_that_one_group_meets(place: str) -> None:
+    """It is no state that cannot be read."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+        routed.send(kafka, "France", 4)
+        routed.send(kafka, "UK", 4)
+        async with routed.running(kafka) as app:
+            await until(lambda: routed.held(app) == 8)
+        with pytest.MonkeyPatch.context() as patch:
+            raised = BY_RESTORE[place](patch, bad.encode())
+            async with routed.running(kafka, set_aside_per_minute=10) as app:
+                await routed.until_as_time_goes_by(kafka, lambda: len(told(kafka, bad)) == 4)
+                routed.send(kafka, "UK", 1)
+                await routed.until_as_time_goes_by(kafka, lambda: len(kafka.topic("orders.uk")) == 1)
+                assert raised
+                assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+
+    test()
+
+
+@in_a_loop
+async def test_a_moment_that_cannot_be_found_in_a_restore_is_a_defect_that_one_group_meets() -> None:
+    kafka = MemoryKafka()
+    bad, good = (belongs_to(kafka, 0, name) for name in ("bad", "good"))
+    for each in (bad, good):
+        send_to(kafka, 0, each, 1)
+    configured = settings(
+        policy=replace(EXPIRING, incomplete_expiration_ms=100_000, idle_expiration_ms=90_000), **SET_ASIDE
+    )
+    async with running(kafka, configured) as app:
+        await until(lambda: app.status.tasks[P0].counts.open == 2)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(Group, "read_last_at", of_group, KeyError)(patch, bad.encode())
+        async with running(kafka, configured) as app:
+            await until(lambda: told(kafka, bad) == [(b"InternalError", b"KeyError")])
+            send_to(kafka, 0, good, 2, end=True)
+            await until(lambda: ids(kafka) == [good])
+            assert app.status.blocked == {}
 
 
 def rules_of(app: Any) -> list[tuple[bytes, str | None, int]]:
