@@ -77,7 +77,7 @@ class KafkaAskedLog:
     ) -> None:
         self._make_consumer, self._monotonic = make_consumer, monotonic
         self._destinations = {topic: destination for destination, topic in commands.items()}
-        self._counts: dict[str, set[int]] = {topic: set() for topic in commands.values()}
+        self._counts = dict.fromkeys(commands.values(), 0)
         self._consumer: Any = None
         self._found: dict[RecordPlace, list[AskedOf]] = {}
         self._again_at = self._count_at = 0.0
@@ -110,23 +110,23 @@ class KafkaAskedLog:
                 return
 
     def _count(self) -> bool:
-        """Asks, now and then, how many partitions the topics have. True if one has grown: a command from before is where there were fewer."""
+        """Asks, now and then, how many partitions the topics have. True if one has grown."""
         if self._monotonic() < self._count_at:
             return False
         found = {
             topic: len(self._consumer.list_topics(topic, ANSWER_S).topics[topic].partitions) for topic in self._counts
         }
         self._count_at = self._monotonic() + AGAIN_S
-        is_new = any(count and count not in self._counts[topic] for topic, count in found.items())
-        for topic, count in found.items():
-            self._counts[topic] |= {count} - {0}
+        is_new = any(count > self._counts[topic] for topic, count in found.items())
+        self._counts = {topic: max(count, found[topic]) for topic, count in self._counts.items()}
         return is_new
 
     def _begin(self, standing: Mapping[RecordPlace, int]) -> None:
         since: dict[tuple[str, int], int] = {}
         for place, at in standing.items():
-            for topic, counts in self._counts.items():
-                for where in {(topic, partition_for(place.key, count)) for count in counts}:
+            for topic, most in self._counts.items():
+                # a command from before the topic grew is where there were fewer
+                for where in {(topic, partition_for(place.key, count)) for count in range(1, most + 1)}:
                     since[where] = max(0, min(at, since.get(where, at)))
         asked = [ck.TopicPartition(*where, at) for where, at in since.items()]
         # before the question: what comes between the two is not passed over

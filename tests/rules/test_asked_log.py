@@ -77,3 +77,13 @@ def test_a_command_is_found_though_the_topic_has_grown_meanwhile(is_told_before:
     assert (found.destination, found.partition) == ("supply", 0 if is_told_before else partition_for(place.key, 4))
     now[0] += AGAIN_S
     assert len(asked.look({place: 0})[place]) == 1, "told once"
+
+
+@pytest.mark.parametrize("partitions", range(1, 7))
+def test_a_command_from_before_the_topic_grew_is_found_by_a_router_that_starts_afterwards(partitions: int) -> None:
+    log, place = Commands(), moved(7)
+    log.count = partitions
+    log.tell(place)
+    log.count = 7
+    (found,) = KafkaAskedLog({"supply": COMMANDS}, lambda: log).look({place: 0})[place]
+    assert found.partition == partition_for(place.key, partitions)
