@@ -333,7 +333,7 @@ class Partition(PartitionState):
             group.ruled is not None and group.ruled.policy.release is Release.HOLD_FIRST for group in ready
         ):
             ready = ready[:1]
-        keeps = not waiting and (not of_rule or Release.HOLD_FIRST in of_rule)
+        keeps = command.rule not in self.waiting and (not of_rule or Release.HOLD_FIRST in of_rule)
         if keeps and len(self.credits) >= MAX_CREDITS and command.rule not in self.credits:
             return False, f"nothing waiting, and {MAX_CREDITS} other rules were released in advance already"
         text = f"lets {len(ready)} of {len(waiting)} waiting groups go" if waiting else "nothing waiting"
