@@ -115,11 +115,11 @@ class GroupFaults:
             if at <= now_ms and fault is not None and fault.treatment is Treatment.ALONE:
                 fault.treatment = Treatment.CLOSED
 
-    def written(self, tp: Tp, is_open: Callable[[GroupKey], bool]) -> None:
-        """A plan of the partition was written: those that are not open any more are done with."""
+    def written(self, tp: Tp, has_closed: Callable[[GroupKey], bool]) -> None:
+        """A plan of the partition was written: those that have closed are done with."""
         groups = self._groups[tp]
         groups.closing = []
-        for key in [key for key in groups if not is_open(key)]:
+        for key in [key for key in groups if has_closed(key)]:
             del groups[key]
             self._tries.pop((tp, key), None)
 

@@ -198,9 +198,11 @@ class PartitionTask:
         """Groups at which the code fails and that cannot even be closed."""
         return self.partition.faulty.alone
 
-    def is_open(self, key: GroupKey) -> bool:
-        """True if there is an open group of this id and generation."""
-        return any(group.generation == key[1] for group in self.partition.generations(key[0]))
+    def has_closed(self, key: GroupKey) -> bool:
+        """True if a group of this id and generation has closed. One that is not here may come: it opens and closes within one poll."""
+        closed = self.partition.closed.get(key[0])
+        is_open = any(group.generation == key[1] for group in self.partition.generations(key[0]))
+        return not is_open and closed is not None and closed.generation >= key[1]
 
     @property
     def counts(self) -> Counts:
