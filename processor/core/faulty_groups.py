@@ -21,7 +21,7 @@ GroupKey = tuple[bytes, int]
 
 
 class Treatment(Enum):
-    """What is done with a group at which the code failed."""
+    """How a group is treated at which the code failed."""
 
     AS_BEFORE = "as before"
     """It failed once, which may pass."""
