@@ -1,12 +1,14 @@
 """The proof that a record was set aside, as `D.rejected` claims: whoever may write there could say so, and hide a missing unit behind it.
 
-The ledger, which the worker alone writes, says of every offset whether its record was held. One that was held was not set aside.
+The ledger, which the worker alone writes, says of every offset whether its record was held. One that was held was not set aside. Of one that would not have been held anyway (a
+duplicate, a plain record, one of another partition) it proves nothing: such a claim is believed.
 
 Belongs here: that proof. Does not belong here: what follows for the units of such records (`uow.spark_sink.recompute`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 
@@ -23,16 +25,21 @@ class Claim(StrEnum):
     PROVED = "the ledger says that it was not held"
     REFUTED = "the ledger says that the worker held it"
     OPEN = "the ledger does not go back so far"
+    UNTOLD = "nothing is ever held there, so the ledger cannot tell"
 
 
-def judged(claimed: Collection[int], ledger: Iterable[LedgerRecord]) -> dict[int, Claim]:
-    """The answer of a partition's ledger to the claims about these offsets."""
-    found = dict.fromkeys(claimed, Claim.OPEN)
+def judged(claimed: Collection[int], ledger: Iterable[LedgerRecord], *, holds: bool = True) -> dict[int, Claim]:
+    """The answer of a partition's ledger to the claims about these offsets. `holds`: the destination holds records at all."""
+    if not holds:
+        return dict.fromkeys(claimed, Claim.UNTOLD)
+    found, offsets = dict.fromkeys(claimed, Claim.OPEN), sorted(claimed)
     for record in ledger:
-        for offset in claimed:
-            if record.from_offset <= offset < record.to_offset:
-                is_held = not any(one.first <= offset <= one.last for one in record.not_held)
-                found[offset] = Claim.REFUTED if is_held else Claim.PROVED
+        told = offsets[bisect_left(offsets, record.from_offset) : bisect_left(offsets, record.to_offset)]
+        firsts = [one.first for one in record.not_held] if told else []
+        for offset in told:
+            before = bisect_right(firsts, offset) - 1
+            is_held = before < 0 or record.not_held[before].last < offset
+            found[offset] = Claim.REFUTED if is_held else Claim.PROVED
     return found
 
 

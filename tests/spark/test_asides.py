@@ -26,3 +26,40 @@ def test_a_claim_is_proved_only_where_the_ledger_says_that_the_record_was_not_he
     told = {offset for start, stop in kept for offset in range(start, stop)}
     wanted = {n: Claim.OPEN if n not in told else Claim.REFUTED if held[n] else Claim.PROVED for n in range(40)}
     assert judged(range(40), ledger) == wanted
+
+
+class Counted(int):
+    """An offset that counts how often it is compared."""
+
+    times = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.times += 1
+        return int(self) < other
+
+    def __le__(self, other: int) -> bool:
+        Counted.times += 1
+        return int(self) <= other
+
+    def __gt__(self, other: int) -> bool:
+        Counted.times += 1
+        return int(self) > other
+
+    def __ge__(self, other: int) -> bool:
+        Counted.times += 1
+        return int(self) >= other
+
+
+def test_many_claims_cost_no_more_than_a_search_for_each_claim_and_each_record_of_the_ledger() -> None:
+    count = 4_096
+    ledger = [
+        LedgerRecord(1, start, start + 2, start, 0, 0, (OffsetRange(start, start),), ()) for start in range(0, count, 2)
+    ]
+    found = judged([*map(Counted, range(count))], ledger)
+    assert [*found.values()] == [Claim.PROVED, Claim.REFUTED] * (count // 2)
+    assert Counted.times < 50 * count
+
+
+def test_where_nothing_is_ever_held_a_ledger_proves_no_claim() -> None:
+    ledger = [LedgerRecord(1, 0, 10, 0, 0, 0, (OffsetRange(0, 9),), ())]
+    assert judged([1, 11], ledger, holds=False) == {1: Claim.UNTOLD, 11: Claim.UNTOLD}
