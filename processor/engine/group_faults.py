@@ -100,13 +100,18 @@ class GroupFaults:
             wait_ms // 1000,
         )
 
-    def refused(self, tp: Tp, now_ms: int) -> bool:
-        """True if the plan that a broker refuses closes such groups: then they stand alone."""
+    def closes(self, tp: Tp) -> bool:
+        """True if the plan that a broker refuses is that of such groups."""
+        return bool(self._groups[tp].closing)
+
+    def leave_alone(self, tp: Tp, now_ms: int) -> bool:
+        """The groups of that plan stand alone, if they have their rules. False if none has."""
         groups = self._groups[tp]
         closing, groups.closing = groups.closing, []
-        for key in closing:
+        able = [key for key in closing if groups[key].treatment is not Treatment.CLOSED_WITHOUT_RULE]
+        for key in able:
             self._leave_alone(tp, key, groups[key], now_ms)
-        return bool(closing)
+        return bool(able)
 
     def try_again(self, now_ms: int) -> None:
         """Groups whose time has come are to be closed once more."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.rules.low_stock import ROWS, changed
 from tests.shell import test_routed_worker as routed
-from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader
+from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader, MemorySink
 from tests.shell.test_routed_worker import INPUT
 from tests.shell.test_whole_worker import EXPIRING, P0, belongs_to, ids
 from tests.shell.whole_worker import answers, in_a_loop, running, send_to, settings, until
@@ -20,6 +20,7 @@ from uow.processor.core.changes import Undelivered
 from uow.processor.core.group import Group
 from uow.processor.engine import task
 from uow.processor.engine.outputs import OutputWriter
+from uow.processor.engine.ports import Plan, Refused
 from uow.processor.engine.rule_figures import RuleFigures
 from uow.schemas.records import Range
 from uow.topics.commands import Command, Verb, command_headers
@@ -628,3 +629,103 @@ async def test_in_the_order_of_arrival_nobody_waits_for_a_group_that_stands_alon
                     kafka, lambda number=number: len(kafka.topic("orders.uk")) == 2 * (number + 1)
                 )
                 assert (app.status.blocked, routed.held(app)) == ({}, 4)
+
+
+# -- closes that a broker refuses
+
+
+class Refusing(MemorySink):
+    """A broker that takes nothing of one group for `D.errors`, as long as it is told so; counts the transactions that it refuses."""
+
+    def __init__(self, kafka: MemoryKafka, bad: str) -> None:
+        super().__init__(kafka, settings().transactional_id)
+        self.bad, self.is_refusing, self.refusals = bad.encode(), True, 0
+
+    def write(self, plans: Sequence[Plan], token: Any) -> None:
+        for plan in plans:
+            if self.is_refusing and any((each.topic, each.key) == ("D.errors", self.bad) for each in plan.outputs):
+                self.refusals += 1
+                raise Refused("TOPIC_AUTHORIZATION_FAILED", plan.tp, None)
+        super().write(plans, token)
+
+
+PARTIAL = replace(EXPIRING, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+SLOW = replace(EXPIRING, incomplete_expiration_ms=100_000, idle_expiration_ms=90_000)
+REFUSED: dict[str, tuple[Plant, DestinationPolicy, bool]] = {
+    "the decision at a deadline": (plant_in(partition, "decide_due", of_situation), EXPIRING, False),
+    "the moment of its last component, in a restore": (plant_in(Group, "read_last_at", of_group), SLOW, True),
+}
+"""The plant, the policy, and whether the partition blocks."""
+
+
+@pytest.mark.parametrize("place", REFUSED)
+def test_where_a_broker_refuses_the_close_few_transactions_fail_and_nobody_else_waits(place: str) -> None:
+    """The group stands alone, or its partition blocks, in no endless row of tries; nothing of it is lost."""
+    plant, policy, blocks = REFUSED[place]
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad = belongs_to(kafka, 0, "bad")
+        configured = settings(policy=policy, **SET_ASIDE)
+        for seq in (1, 3):
+            send_to(kafka, 0, bad, seq)
+        async with running(kafka, configured) as app:
+            await until(lambda: app.status.tasks[P0].counts.open == 2)
+        sink = Refusing(kafka, bad)
+        with pytest.MonkeyPatch.context() as patch:
+            plant(patch, bad.encode())
+            async with running(kafka, configured, sink=sink) as app:
+                kafka.clock.now += 101
+                here, there = [], []
+                for number in range(10):
+                    here.append(belongs_to(kafka, 0, f"here{number}-"))
+                    there.append(belongs_to(kafka, 1, f"there{number}-"))
+                    for tp, name in enumerate((here[-1], there[-1])):
+                        send_to(kafka, tp, name, 1, end=True)
+                    await until(lambda: there[-1] in ids(kafka))
+                    kafka.clock.now += 500
+                if blocks:
+                    await until(lambda: P0 in app.status.blocked)
+                else:
+                    await until(lambda: {*here} <= {*ids(kafka)})
+                    await until(lambda: app.status.tasks[P0].groups_alone == 1)
+                    assert app.status.blocked == {}
+                assert 0 < sink.refusals < 12
+        async with running(kafka, configured) as app:  # mended
+            await until(lambda: {*here, *there} <= {*ids(kafka)})
+            kafka.clock.now += 100_000
+            await until(lambda: bad in ids(kafka) or len(told(kafka, bad)) == 2)
+        assert len({*ids(kafka)}) == len(ids(kafka))
+        assert kafka.topic("D.rejected") == []
+
+    test()
+
+
+@in_a_loop
+async def test_a_close_that_is_refused_of_a_group_that_cannot_be_restored_blocks_and_the_group_keeps_its_rule() -> None:
+    kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+    routed.send(kafka, "France", 4)
+    async with routed.running(kafka) as app:
+        await until(lambda: routed.held(app) == 4)
+    refused = list[bytes]()
+    real = MemorySink.write
+
+    def write(sink: Any, plans: Sequence[Plan], token: Any) -> None:
+        for plan in plans:
+            if any(each.topic == "D.errors" for each in plan.outputs):
+                refused.append(bad.encode())
+                raise Refused("TOPIC_AUTHORIZATION_FAILED", plan.tp, None)
+        real(sink, plans, token)
+
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(Group, "rule", of_group)(patch, bad.encode())
+        patch.setattr(MemorySink, "write", write)
+        async with routed.running(kafka, set_aside_per_minute=10) as app:
+            await routed.until_as_time_goes_by(kafka, lambda: app.status.blocked)
+            routed.send(kafka, "France", 1)
+            await routed.until_as_time_goes_by(kafka, lambda: routed.components(kafka) == 5)
+            assert len(refused) < 6
+    async with routed.running(kafka) as app:  # mended
+        await routed.until_as_time_goes_by(kafka, lambda: rules_of(app) == [(bad.encode(), "low-stock", 5)])
+        assert (told(kafka, bad), kafka.topic("D.rejected")) == ([], [])
