@@ -24,6 +24,9 @@ log = logging.getLogger("uow.group_faults")
 TRY_AGAIN_MS = (60_000, 300_000)
 """Wait before a group that could not be closed is tried again, by the number of tries that failed: each costs a restore of its partition."""
 
+_PASSING = (MemoryError, OSError)
+"""Failures of the machine, for which no group is closed."""
+
 
 class GroupFaults:
     """The faulty groups of all partitions. Times are monotonic milliseconds."""
@@ -62,7 +65,7 @@ class GroupFaults:
         groups, error = self._groups[tp], fault_of(cause)
         group, groups.at = groups.at, None
         makes_unit, groups.makes_unit, groups.closing = groups.makes_unit, False, []
-        if group is None or error is None:
+        if group is None or error is None or isinstance(error, _PASSING):
             return cause
         key = group.id, group.generation
         fault = groups.get(key)

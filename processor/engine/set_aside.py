@@ -33,7 +33,7 @@ _MINUTE_MS: Final = 60_000
 
 
 def fault_of(cause: Blocked) -> BaseException | None:
-    """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs, or that passes."""
+    """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs."""
     error = cause.__cause__
     return None if isinstance(error, _FORESEEN) else error
 
@@ -45,7 +45,7 @@ def with_reason(cause: Blocked, why: str) -> Blocked:
     return told
 
 
-_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError, MemoryError, OSError)
+_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError)
 
 
 class SetAsideLimit:

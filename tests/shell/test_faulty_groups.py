@@ -729,3 +729,34 @@ async def test_a_close_that_is_refused_of_a_group_that_cannot_be_restored_blocks
     async with routed.running(kafka) as app:  # mended
         await routed.until_as_time_goes_by(kafka, lambda: rules_of(app) == [(bad.encode(), "low-stock", 5)])
         assert (told(kafka, bad), kafka.topic("D.rejected")) == ([], [])
+
+
+@pytest.mark.parametrize("error", [MemoryError, TimeoutError])
+@pytest.mark.parametrize("is_command", [False, True])
+def test_a_record_or_command_that_asks_for_too_much_is_at_fault_itself(error: type[Exception], is_command: bool) -> None:
+    """One that takes more memory than there is blocks nobody."""
+    verdict = "decide_command" if is_command else "decide_arrival"
+    of = (lambda command, *_: command.group_id) if is_command else (lambda arrival, now: arrival.marks.id)
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad, good = (belongs_to(kafka, 0, name) for name in ("bad", "good"))
+        send_to(kafka, 0, good, 1)
+        if is_command:
+            command = Command(b"c", Verb.CANCEL, bad.encode(), "w")
+            kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+        else:
+            send_to(kafka, 0, bad, 1)
+        send_to(kafka, 0, good, 2, end=True)
+        with pytest.MonkeyPatch.context() as patch:
+            plant_in(partition, verdict, of, error)(patch, bad.encode())
+            patch.setattr(partition, "process_rows", lambda _, columns, on_record: [*map(on_record, columns.records)])
+            async with running(kafka, settings(**SET_ASIDE)) as app:
+                await until(lambda: ids(kafka) == [good])
+                await until(lambda: answers(kafka) if is_command else kafka.topic("D.rejected"))
+                assert app.status.blocked == {}
+        if is_command:
+            assert not answers(kafka)[0].done
+
+    test()
