@@ -42,7 +42,7 @@ class GroupFaults:
     def is_of_command(self, tp: Tp, commands: Sequence[RawRecord]) -> bool:
         """True if one of these asked for the work at which the code failed: then that command is at fault, and the group stays as it is."""
         groups = self._groups[tp]
-        if groups.at is None or not any(asks_of(each, groups.at.id) for each in commands):
+        if groups.at is None or not any(asks_of(each, groups.at) for each in commands):
             return False
         groups.at, groups.makes_unit = None, False
         return True

@@ -36,7 +36,7 @@ from uow.processor.engine.shapes import (
 )
 from uow.schemas import codec, records
 from uow.schemas.component import decode_component, outcome_body
-from uow.schemas.error_classes import MisroutedComponentError, UnitTooLargeError, UowError
+from uow.schemas.error_classes import InternalError, MisroutedComponentError, UnitTooLargeError, UowError
 from uow.schemas.records import (
     MAX_SEQ,
     Answer,
@@ -74,6 +74,11 @@ _FAILURES = {
 _MOST_ROW_WRITERS = 10_000
 _STAYED = "(left out: a broker refuses the answer with it)"
 _SHORT = 200
+_WHY_FAILED: dict[type[UowError], str] = {
+    UnitTooLargeError: "its unit fits no record",
+    InternalError: "the code failed at its unit, which is a defect of uow",
+    UowError: "its unit cannot be written",
+}
 
 
 @dataclass(slots=True)
@@ -85,7 +90,7 @@ class WrittenOutputs:
         refused_late: How many records were to be passed or sent on and are too large for it.
         notices: How many cancel notices were made.
         dropped_notices: How many were not, since their topic refuses them.
-        too_large: Ids of commands whose unit fits no record.
+        failed: By the id of the command: the error for which its unit failed.
         external: By index in `outputs`: the component whose value is to be read back for it (W-117).
         bare: By index in `outputs`: the source offset of what passes without headers.
     """
@@ -96,7 +101,7 @@ class WrittenOutputs:
     mixed: int = 0
     notices: int = 0
     dropped_notices: int = 0
-    too_large: set[bytes] = field(default_factory=set)
+    failed: dict[bytes, type[UowError]] = field(default_factory=dict)
     external: dict[int, ComponentRecord] = field(default_factory=dict)
     bare: dict[int, int] = field(default_factory=dict)
 
@@ -318,8 +323,9 @@ class OutputWriter:
 
     def _answer(self, answered: Answered, written: WrittenOutputs) -> None:
         """Every command has its answer, whatever `outcomes` says (W-203)."""
-        if isinstance(answered.command, Command) and answered.command.id in written.too_large:
-            answered = answered._replace(text="fails the group: its unit fits no record")
+        error = written.failed.get(answered.command.id) if isinstance(answered.command, Command) else None
+        if error is not None:
+            answered = answered._replace(done=error is not InternalError, text=f"fails the group: {_WHY_FAILED[error]}")
         context = self.context
         output = answer_record(answered, context.topics, self.partition, context.answer_header)
         if self._is_given_up([output]):  # the sender's reason and name are what can be long

@@ -20,10 +20,11 @@ from typing import Final, NamedTuple
 
 from uow.processor.core.columns import read_headers
 from uow.processor.core.faulty_groups import GroupKey
+from uow.processor.core.group import Group
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
 from uow.schemas.error_classes import ConfigError, InternalError, StateCorruptedError, UowError
 from uow.topics.commands import BY_HAND, COMMAND, Asked, Command, RecordPlace, Verb, claimed, read_command
-from uow.topics.headers import ID
+from uow.topics.headers import ID, RULE
 
 log = logging.getLogger("uow.set_aside")
 
@@ -209,9 +210,11 @@ def is_by_hand(record: RawRecord) -> bool:
     return any((COMMAND, verb.encode()) in headers for verb in (*BY_HAND, Verb.SET_ASIDE))
 
 
-def asks_of(record: RawRecord, group_id: bytes) -> bool:
-    """True if a command is one by hand about this group."""
-    return is_by_hand(record) and (ID, group_id) in (read_headers(record) or [])
+def asks_of(record: RawRecord, group: Group) -> bool:
+    """True if a command is one by hand about this group, or about the groups of its rule."""
+    headers = read_headers(record) or []
+    of_rule = group.ruled is not None and (RULE, group.ruled.policy.rule_id.encode()) in headers
+    return is_by_hand(record) and (of_rule or (ID, group.id) in headers)
 
 
 def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowError:

@@ -774,7 +774,7 @@ class PartitionTask:
         self.partition.fail_written(group, effect.closed, failed)
         self.partition.counts.faulty_groups += fault is not None
         if effect.command is not None:
-            written.too_large.add(effect.command.id)
+            written.failed[effect.command.id] = error
         self.writer.write((Undelivered(failed, error, effect.command, fault=fault), None, group), written)
         return [(of, failed if one is effect.closed else one) for of, one in closed]
 

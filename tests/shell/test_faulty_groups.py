@@ -414,7 +414,6 @@ NINE_AND_FIVE = (("France", 9), ("UK", 5))
 TEN_AND_FIVE = (("France", 10), ("UK", 5))
 BY_RULE: dict[str, tuple[Plant, dict[str, Any], Sequence[tuple[str, int]]]] = {
     "the decision at an age": (plant_in(partition, "decide_due", of_situation), {}, NINE_AND_FIVE),
-    "a release": (plant_in(partition, "decide_released", of_situation), HELD, TEN_AND_FIVE),
     "leaving because too many wait": (
         plant_in(partition, "decide_crowded_out", of_situation),
         {**HELD, "max_waiting": 1},
@@ -450,9 +449,6 @@ def test_a_group_by_rule_at_which_the_code_fails_is_closed_and_the_others_go_on(
                         routed.send(kafka, name, count)
                         kafka.clock.now += 1
                     await until(lambda: routed.components(kafka) == len(kafka.topic(INPUT)))
-                    if "release" in rule:
-                        command = Command(b"c%d" % number, Verb.RELEASE, b"", "w", rule="low-stock")
-                        kafka.append("D.commands", b"", None, command_headers(command), partition=0)
                     kafka.clock.now += 31_000
                     count = (number + 1) * (10 if ("France", 10) in sent else 9)
                     await routed.until_as_time_goes_by(kafka, lambda count=count: len(told(kafka, bad)) == count)
@@ -460,6 +456,47 @@ def test_a_group_by_rule_at_which_the_code_fails_is_closed_and_the_others_go_on(
                     assert raised
                     assert set(told(kafka, bad)) == {FAULT}
                     assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+
+    test()
+
+
+BY_RELEASE = {
+    "the decision": plant_in(partition, "decide_released", of_situation),
+    "the outputs": plant_in(RuleFigures, "add", lambda _, group, *more: group.id),
+}
+
+
+@pytest.mark.parametrize("release", [Release.HOLD_ALL, Release.HOLD_FIRST])
+@pytest.mark.parametrize("place", BY_RELEASE)
+def test_a_release_of_a_rule_at_which_the_code_fails_is_answered_as_failed_and_lets_nothing_go(
+    place: str, release: Release
+) -> None:
+    """Its group is not closed, and nobody else leaves in its place; a release that names another group does what it says."""
+    tables = replace(routed.TO_D, rules=(replace(routed.TO_D.rules[0], release=release),))
+
+    @in_a_loop
+    async def test() -> None:
+        kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+
+        def let_go(name: bytes, group_id: bytes = b"", rule: str = "") -> None:
+            command = Command(name, Verb.RELEASE, group_id, "w", rule=rule)
+            kafka.append("D.commands", group_id, None, command_headers(command), partition=0)
+
+        with pytest.MonkeyPatch.context() as patch:
+            BY_RELEASE[place](patch, bad.encode())
+            async with routed.running(kafka, tables, set_aside_per_minute=10) as app:
+                routed.send(kafka, "France", 10)
+                await until(lambda: routed.held(app) == 10)
+                kafka.clock.now += 1
+                routed.send(kafka, "UK", 5)
+                await until(lambda: routed.held(app) == 15)
+                let_go(b"rule", rule="low-stock")
+                await routed.until_as_time_goes_by(kafka, lambda: len(answers(kafka)) == 1)
+                assert (answers(kafka)[0].done, "a defect of uow" in answers(kafka)[0].text) == (False, True)
+                assert (routed.held(app), kafka.topic("orders.uk"), told(kafka, bad)) == (15, [], [])
+                let_go(b"id", b"low-stock/UK")
+                await routed.until_as_time_goes_by(kafka, lambda: len(kafka.topic("orders.uk")) == 1)
+                assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
 
     test()
 
