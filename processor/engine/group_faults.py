@@ -103,9 +103,10 @@ class GroupFaults:
             wait_ms // 1000,
         )
 
-    def closes(self, tp: Tp) -> bool:
-        """True if the plan that a broker refuses is that of such groups."""
-        return bool(self._groups[tp].closing)
+    def closes(self, tp: Tp, *, is_single: bool) -> bool:
+        """True if the plan that a broker refuses is that of such groups: one of their own, or with the unit of one and `is_single`, one record at most."""
+        groups = self._groups[tp]
+        return bool(groups.closing) and (is_single or all(map(groups.is_closed_at_once, groups.closing)))
 
     def leave_alone(self, tp: Tp, now_ms: int) -> bool:
         """The groups of that plan stand alone, if they have their rules. False if none has."""

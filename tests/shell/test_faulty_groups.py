@@ -19,6 +19,7 @@ from uow.processor.core import decide, partition, partition_state
 from uow.processor.core.changes import Undelivered
 from uow.processor.core.group import Group
 from uow.processor.engine import task
+from uow.processor.engine.group_faults import GroupFaults
 from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import Plan, Refused
 from uow.processor.engine.rule_figures import RuleFigures
@@ -686,19 +687,34 @@ class Refusing(MemorySink):
         super().write(plans, token)
 
 
+def calling(real: Callable[..., Any], raised: Sequence[object], also: Callable[[], None]) -> Callable[..., Any]:
+    """The same, which calls another one with the second failure: so what that brings is beside the close."""
+    left = [also]
+
+    def both(*args: Any, **more: Any) -> Any:
+        if len(raised) >= 2 and left:
+            left.pop()()
+        return real(*args, **more)
+
+    return both
+
+
 PARTIAL = replace(EXPIRING, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
 SLOW = replace(EXPIRING, incomplete_expiration_ms=100_000, idle_expiration_ms=90_000)
-REFUSED: dict[str, tuple[Plant, DestinationPolicy, bool]] = {
-    "the decision at a deadline": (plant_in(partition, "decide_due", of_situation), EXPIRING, False),
-    "the moment of its last component, in a restore": (plant_in(Group, "read_last_at", of_group), SLOW, True),
+REFUSED: dict[str, tuple[Plant, DestinationPolicy, bool, int]] = {
+    "the decision at a deadline": (plant_in(partition, "decide_due", of_situation), EXPIRING, False, 2),
+    "its unit at a deadline": (plant_in(OutputWriter, "write", of_outputs), PARTIAL, False, 15),  # polls are halved
+    "the moment of its last component, in a restore": (plant_in(Group, "read_last_at", of_group), SLOW, True, 5),
 }
-"""The plant, the policy, and whether the partition blocks."""
+"""The plant, the policy, whether the partition blocks, and most transactions that fail."""
+BESIDE = ("nothing", "many records", "a command")
 
 
 @pytest.mark.parametrize("place", REFUSED)
-def test_where_a_broker_refuses_the_close_few_transactions_fail_and_nobody_else_waits(place: str) -> None:
-    """The group stands alone, or its partition blocks, in no endless row of tries; nothing of it is lost."""
-    plant, policy, blocks = REFUSED[place]
+@pytest.mark.parametrize("beside", BESIDE)
+def test_where_a_broker_refuses_the_close_few_transactions_fail_and_nobody_else_waits(place: str, beside: str) -> None:
+    """The group stands alone, or its partition blocks, in no endless row of tries; nothing of it is lost, and a command beside it is done."""
+    plant, policy, blocks, most = REFUSED[place]
 
     @in_a_loop
     async def test() -> None:
@@ -710,11 +726,25 @@ def test_where_a_broker_refuses_the_close_few_transactions_fail_and_nobody_else_
         async with running(kafka, configured) as app:
             await until(lambda: app.status.tasks[P0].counts.open == 2)
         sink = Refusing(kafka, bad)
+        here, there, came = list[str](), list[str](), list[str]()
+
+        def come_beside() -> None:
+            if beside == "a command":
+                nobody = belongs_to(kafka, 0, "nobody").encode()
+                command = Command(b"c", Verb.CANCEL, nobody, "w")
+                kafka.append("D.commands", nobody, None, command_headers(command), partition=0)
+            elif beside == "many records":
+                here.extend(belongs_to(kafka, 0, f"many{number}-") for number in range(700))
+                for name in here:
+                    send_to(kafka, 0, name, 1, end=True)
+            came.append(beside)
+
         with pytest.MonkeyPatch.context() as patch:
-            plant(patch, bad.encode())
+            raised = plant(patch, bad.encode())
+            patch.setattr(GroupFaults, "why_not_without", calling(GroupFaults.why_not_without, raised, come_beside))
             async with running(kafka, configured, sink=sink) as app:
                 kafka.clock.now += 101
-                here, there = [], []
+                await until(lambda: came)
                 for number in range(10):
                     here.append(belongs_to(kafka, 0, f"here{number}-"))
                     there.append(belongs_to(kafka, 1, f"there{number}-"))
@@ -728,7 +758,8 @@ def test_where_a_broker_refuses_the_close_few_transactions_fail_and_nobody_else_
                     await until(lambda: {*here} <= {*ids(kafka)})
                     await until(lambda: app.status.tasks[P0].groups_alone == 1)
                     assert app.status.blocked == {}
-                assert 0 < sink.refusals < 12
+                    assert [each.command_id for each in answers(kafka)] == ["c"] * (beside == "a command")
+                assert 0 < sink.refusals <= most
         async with running(kafka, configured) as app:  # mended
             await until(lambda: {*here, *there} <= {*ids(kafka)})
             kafka.clock.now += 100_000
