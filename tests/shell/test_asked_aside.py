@@ -399,6 +399,44 @@ async def test_a_command_whose_unit_may_not_be_written_is_answered_and_blocks_no
 
 
 @in_a_loop
+async def test_beyond_so_many_refused_commands_a_minute_their_partition_blocks_and_later_all_are_answered() -> None:
+    """Each costs a producer and a restore of every partition: whoever may send commands must not keep the others from their work."""
+    kafka = MemoryKafka()
+    bad = [belongs_to(kafka, 0, f"bad{number}-") for number in range(8)]
+    refused = list[bytes | None]()
+
+    def is_refused(output: Output) -> bool:
+        if output.topic == "D.units" and (output.key or b"").startswith(b"bad"):
+            refused.append(output.key)
+            return True
+        return False
+
+    async with running(kafka, settings(set_aside_per_minute=3), sink=Picky(kafka, is_refused, tells=False)) as app:
+        for each in bad:
+            send_to(kafka, 0, each, 1)
+        await until(lambda: app.status.tasks[P0].counts.open == len(bad))
+        for each in bad:
+            command = Command(b"end " + each.encode(), Verb.DECLARE_END, each.encode(), "w", numbers=(Range(1, 1),))
+            kafka.append("D.commands", each.encode(), None, command_headers(command), partition=0)
+        await until(lambda: "set_aside_per_minute = 3" in app.status.blocked.get(P0, ""))
+        assert len(answers(kafka)) == 3
+        assert len(refused) <= 6
+        there = belongs_to(kafka, 1, "there")
+        send_to(kafka, 1, there, 1, end=True)
+        send_to(kafka, 0, belongs_to(kafka, 0, "here"), 1)  # a record beside the command
+        await until(lambda: ids(kafka) == [there])
+
+        def are_answered() -> bool:
+            kafka.clock.now += 500
+            return len(answers(kafka)) == len(bad)
+
+        await until(are_answered)
+        await until(lambda: app.status.tasks[P0].counts.open == len(bad) + 1)
+        assert app.status.blocked == {}
+    assert not any(each.done for each in answers(kafka))
+
+
+@in_a_loop
 async def test_a_group_at_fault_whose_close_is_refused_stands_alone_and_the_command_beside_it_is_done() -> None:
     kafka = MemoryKafka()
     bad, good = belongs_to(kafka, 0, "bad"), belongs_to(kafka, 0, "good")
