@@ -285,7 +285,7 @@ class Driver(PollLoop):
             self._asked.answered(batch.tp, [asked for asked, _ in batch.answers])
             return
         self._partitions.on_progress(batch.tp)
-        self._ports.faults.written(batch.tp, tasks[batch.tp].has_closed)
+        self._ports.faults.written(batch.tp, self._clock.monotonic_ms())
         if plan.is_cut:
             self._has_more = True
             if batch.work is Work.RECORDS:

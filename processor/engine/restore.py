@@ -346,10 +346,7 @@ def _fill(
         task.waiting_records.restore({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == WAITING_KEY})
         task.restore_kept({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == KEPT_KEY})
         task.restore_live({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == LIVE_KEY})
-        group_rows = [
-            (key, group, read_group_row(row)) for key, group, row in take_rows(found.rows, task.restore_group)
-        ]
-    return group_rows
+        return [(key, group, read_group_row(row)) for key, group, row in take_rows(found.rows, task.restore_group)]
 
 
 def _fill_groups(task: PartitionTask, rows: Sequence[_Row], errors: tuple[type[Exception], ...]) -> None:

@@ -24,7 +24,6 @@ from uow.processor.core.changes import (
     Warned,
 )
 from uow.processor.core.columns import looked_at
-from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
@@ -198,12 +197,6 @@ class PartitionTask:
         """Groups at which the code fails and that cannot even be closed."""
         return self.partition.faulty.alone
 
-    def has_closed(self, key: GroupKey) -> bool:
-        """True if a group of this id and generation has closed. One that is not here may come: it opens and closes within one poll."""
-        closed = self.partition.closed.get(key[0])
-        is_open = any(group.generation == key[1] for group in self.partition.generations(key[0]))
-        return not is_open and closed is not None and closed.generation >= key[1]
-
     @property
     def counts(self) -> Counts:
         """Where records went (EN-10)."""
@@ -324,7 +317,7 @@ class PartitionTask:
         partition = self.partition
         if self._unrecorded is not None or self._may_leave() or partition.happened.let_go:
             return 0
-        if partition.faulty and partition.faulty.to_be_closed:
+        if partition.faulty and partition.to_be_closed():
             return 0
         due = min(
             partition.due,
@@ -497,6 +490,8 @@ class PartitionTask:
         )
         written = WrittenOutputs(plan.outputs, plan.log_lines, external=plan.external, bare=plan.bare)
         closed = happened.closed
+        if partition.faulty:
+            partition.faulty.closed = [(one.id, one.generation) for _, one in closed]
         for outward in happened.effects:
             error = self._written(outward, written)
             if error is not None:
