@@ -557,14 +557,15 @@ class PartitionTask:
     def _close_ruled(
         self, effects: Iterable[Outward], closed: Iterable[tuple[Group | None, Closed]], written: WrittenOutputs
     ) -> None:
-        """Adds the groups by rule that closed to the figures, as long as they have their components, and the cancel notices of calls. Not those at which the code failed, maybe here."""
+        """Adds the groups by rule that closed to the figures, as long as they have their components, and the cancel notices of calls. Not those that are closed for a failure of the code, which may have been here."""
         if isinstance(self.context.rules, NoRules):
             return
         decided = {
             group: effect.decided_at for effect, _, group in effects if isinstance(effect, Delivered | Undelivered)
         }
         for group, one in closed:
-            if group is not None and group.ruled is not None and self.partition.faulty.failure_of(group) is None:
+            key = one.id, one.generation
+            if group is not None and group.ruled is not None and not self.partition.faulty.is_closed_at_once(key):
                 self.partition.faulty.at = group
                 self.context.figures.add(group, one, decided.get(group, 0) or one.at)
                 self.writer.notify(group, one, written)
