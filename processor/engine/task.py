@@ -144,6 +144,7 @@ class PartitionTask:
         self._has_warned = self._has_let_go = False
         self._unrecorded = context.recorded_settings
         self._leave_at = 0
+        self._is_of_command = False
         self._credit_rows: set[bytes] = set()
         self._live_rows: set[bytes] = set()
         self.waiting_records = WaitingRecords()
@@ -368,6 +369,7 @@ class PartitionTask:
             A plan. It may be cut before the last record: positions say how far it goes, and the rest is to be given once more.
         """
         self.take(records, commands)
+        self._is_of_command = not records and len(commands) == 1
         return self._plan()
 
     def take(self, records: Sequence[RawRecord], commands: Sequence[RawRecord]) -> None:
@@ -393,6 +395,7 @@ class PartitionTask:
     def refuse_command(self, record: RawRecord, why: UowError) -> Plan:
         """The plan of a command at which the code failed, or whose outputs a broker refuses: it is answered, and does nothing."""
         self.partition.refuse_command(record, why)
+        self._is_of_command = True
         return self._plan()
 
     def has_answered(self, asked: Asked) -> bool:
@@ -537,9 +540,10 @@ class PartitionTask:
         self._write_credits(happened.credits, plan.changelog)
         self._write_live(happened.live, plan.changelog)
         plan.changelog[:0] = [(stray.row_key, None) for stray in happened.recycled]  # `rows` never counted them
-        if self._leave_due() <= partition.clock:
-            plan.outputs += self._leave()
-        self.rows += self.waiting_records.exchange(plan, context.targets, partition.counts)
+        # a plan of one command alone has nothing else: the command would be blamed where a broker refuses that
+        keeps, self._is_of_command = self._is_of_command, False
+        plan.outputs += [] if keeps else self._leave()
+        self.rows += self.waiting_records.exchange(plan, context.targets, partition.counts, keeps=keeps)
         floor = self.replayable.floor(partition.position)
         plan.metadata = offset_metadata(floor, self.rows, partition.clock, context)
         if self._unrecorded is not None:
@@ -624,9 +628,10 @@ class PartitionTask:
         return max(self._leave_at, due if ignored is None else min(due, ignored))
 
     def _leave(self) -> list[Output]:
-        """Tombstones for the placements of ids that are neither open nor remembered (W-106), and for claims that nobody heeds."""
+        """Tombstones for the placements of ids that are neither open nor remembered (W-106), and for claims that nobody heeds, if it is time."""
         partition, paths = self.partition, self.context.paths
-        assert paths is not None
+        if paths is None or self._leave_due() > partition.clock:
+            return []
         clock, kept_ms = partition.clock, partition.policy.closed_retention_ms
         lines = {line_of(order_key) for order_key in partition.lines}
 
