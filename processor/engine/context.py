@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.core.plan_size import PLAN_BYTES
+from uow.processor.engine.group_faults import GroupFaults
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.rule_figures import RuleFigures
 from uow.processor.engine.settings_record import RecordedSettings
@@ -46,6 +47,7 @@ class TaskContext:
         remembered_bytes: Memory that closed ids may take in a restore; a running worker keeps those of all partitions together within it.
         rules: The rows of its rules.
         targets: Which of their target topics are away, and what is refused; one for all tasks of a worker.
+        faults: Groups at which the code failed; one for all tasks of a worker.
         figures: Of its groups by rule that closed, for metrics.
         plan_bytes: Most bytes of the groups that one plan closes (`uow.processor.core.plan_size`).
     """
@@ -68,6 +70,7 @@ class TaskContext:
     plan_bytes: int = PLAN_BYTES
     rules: RuleTable = field(default_factory=NoRules)
     targets: TargetTopics = field(default_factory=no_targets)
+    faults: GroupFaults = field(default_factory=GroupFaults)
     figures: RuleFigures = field(default_factory=RuleFigures)
 
     @property

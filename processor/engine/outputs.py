@@ -36,7 +36,7 @@ from uow.processor.engine.shapes import (
 )
 from uow.schemas import codec, records
 from uow.schemas.component import decode_component, outcome_body
-from uow.schemas.error_classes import MisroutedComponentError, UnitTooLargeError, UowError
+from uow.schemas.error_classes import InternalError, MisroutedComponentError, UnitTooLargeError, UowError
 from uow.schemas.records import (
     MAX_SEQ,
     Answer,
@@ -72,6 +72,13 @@ _FAILURES = {
 
 
 _MOST_ROW_WRITERS = 10_000
+_STAYED = "(left out: a broker refuses the answer with it)"
+_SHORT = 200
+_WHY_FAILED: dict[type[UowError], str] = {
+    UnitTooLargeError: "its unit fits no record",
+    InternalError: "the code failed at its unit, which is a defect of uow",
+    UowError: "its unit cannot be written",
+}
 
 
 @dataclass(slots=True)
@@ -83,7 +90,7 @@ class WrittenOutputs:
         refused_late: How many records were to be passed or sent on and are too large for it.
         notices: How many cancel notices were made.
         dropped_notices: How many were not, since their topic refuses them.
-        too_large: Ids of commands whose unit fits no record.
+        failed: By the id of the command: the error for which its unit failed.
         external: By index in `outputs`: the component whose value is to be read back for it (W-117).
         bare: By index in `outputs`: the source offset of what passes without headers.
     """
@@ -94,7 +101,7 @@ class WrittenOutputs:
     mixed: int = 0
     notices: int = 0
     dropped_notices: int = 0
-    too_large: set[bytes] = field(default_factory=set)
+    failed: dict[bytes, type[UowError]] = field(default_factory=dict)
     external: dict[int, ComponentRecord] = field(default_factory=dict)
     bare: dict[int, int] = field(default_factory=dict)
 
@@ -166,13 +173,13 @@ class OutputWriter:
             case Delivered():
                 assert group is not None
                 self._write_unit(group, effect, written)
-            case Undelivered(closed, error, command, decided_at):
+            case Undelivered(closed, _, command, decided_at):
                 if group is not None:
-                    self._give_up(group, closed, error, command, written)
+                    self._give_up(group, effect, written)
                 self._outcome(group, closed, written, command, decided_at)
             case TakenOut(body, lacking, why, outcome, reason):
                 missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {why}"
-                self._to_errors(decode_component(body), UowError, outcome, reason, text, missing, written)
+                self._to_errors(decode_component(body), UowError, outcome, reason.value, text, missing, written)
             case DeadlineWarning():
                 assert group is not None
                 self._warn(group, effect, written)
@@ -316,10 +323,16 @@ class OutputWriter:
 
     def _answer(self, answered: Answered, written: WrittenOutputs) -> None:
         """Every command has its answer, whatever `outcomes` says (W-203)."""
-        if isinstance(answered.command, Command) and answered.command.id in written.too_large:
-            answered = answered._replace(text="fails the group: its unit fits no record")
+        error = written.failed.get(answered.command.id) if isinstance(answered.command, Command) else None
+        if error is not None:
+            answered = answered._replace(done=error is not InternalError, text=f"fails the group: {_WHY_FAILED[error]}")
         context = self.context
-        written.outputs.append(answer_record(answered, context.topics, self.partition, context.answer_header))
+        output = answer_record(answered, context.topics, self.partition, context.answer_header)
+        if self._is_given_up([output]):  # the sender's reason and name are what can be long
+            command = answered.command._replace(why=_STAYED, by=None)
+            answered = answered._replace(command=command, text=answered.text[:_SHORT])
+            output = answer_record(answered, context.topics, self.partition, context.answer_header)
+        written.outputs.append(output)
 
     def _warn(self, group: Group, told: DeadlineWarning, written: WrittenOutputs) -> None:
         """To `D.outcomes`, whatever `outcomes` says: who asks for warnings wants them (B-202)."""
@@ -337,9 +350,8 @@ class OutputWriter:
         value = self.context.warning_header + codec.encode(warning)
         written.outputs.append(Output(self.outcomes, self.partition, group.id, value, headers))
 
-    def _give_up(
-        self, group: Group, closed: Closed, error: type[UowError], command: Command | None, written: WrittenOutputs
-    ) -> None:
+    def _give_up(self, group: Group, effect: Undelivered, written: WrittenOutputs) -> None:
+        closed, error, command = effect.closed, effect.error, effect.command
         settings = group.policy(self.context.policy)
         policy = settings.expiration_policy
         if isinstance(settings, GroupPolicy) and (
@@ -354,22 +366,25 @@ class OutputWriter:
             written.log_lines += [self._log_line(component, group, closed, missing) for component in components]
             return
         text = f"the group {closed.outcome.value}: {closed.reason.value}"
-        if command is not None:
+        case = closed.reason.value
+        if effect.fault is not None:
+            case, text = effect.fault.case, f"the code failed at the group: {effect.fault.text}"
+        elif command is not None:
             text += f": {command.why}"
         for component in components:
-            self._to_errors(component, error, closed.outcome, closed.reason, text, missing, written)
+            self._to_errors(component, error, closed.outcome, case, text, missing, written)
 
     def _to_errors(
         self,
         component: ComponentRecord,
         error: type[UowError],
         outcome: UnitOutcome,
-        reason: Reason,
+        case: str,
         text: str,
         missing: str,
         written: WrittenOutputs,
     ) -> None:
-        why = self._error_headers(error, reason.value, text, str(component.source).encode())
+        why = self._error_headers(error, case, text, str(component.source).encode())
         why += [(names.FAILURE_REASON, _FAILURES[outcome]), (names.MISSING, missing.encode())]
         headers = [*names.as_origin(component.headers), *why]
         external = component if component.reference is not None else None

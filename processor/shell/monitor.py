@@ -419,6 +419,20 @@ METRICS: tuple[MetricSpec, ...] = (
         _per_partition(lambda s, tp, task, now: task.counts.set_aside),
     ),
     MetricSpec(
+        "uow_set_aside_groups",
+        "counter",
+        "Groups at which the code itself failed, whose components are in `D.errors` as `InternalError`: a defect to report.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.faulty_groups),
+    ),
+    MetricSpec(
+        "uow_groups_alone",
+        "gauge",
+        "Groups at which the code itself fails and that cannot even be closed: they stay open and are tried again, while the others go on.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.groups_alone),
+    ),
+    MetricSpec(
         "uow_deadline_warnings",
         "counter",
         "Groups of which `D.outcomes` was told what they lack, as `warn_at_percent` asks for.",
