@@ -72,7 +72,7 @@ from uow.spark_sink.destination_rules import NO_RULES
 from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics import headers as names
 from uow.topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES, DestinationTopics
-from uow.topics.commands import Command, read_command
+from uow.topics.commands import Command, CommandReader
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Reading
 from uow.topics.policies import (
@@ -292,21 +292,24 @@ class Tick(NamedTuple):
 
 
 Known = tuple[int, bytes, int]
-"""Key of a command in ledger and answers: partition, its id, append time."""
+"""Key of a command in ledger and answers: partition, what it is remembered by, append time."""
 
 
-def orders_of(decided: Iterable[Decided], commands: Iterable[tuple[int, Arrived]]) -> dict[Known, Order]:
+def orders_of(
+    decided: Iterable[Decided], commands: Iterable[tuple[int, Arrived]], reader: CommandReader
+) -> dict[Known, Order]:
     """Every command that was decided and can still be read, in the order of its partition's ledger.
 
     Args:
         decided: From the ledger, each partition in order.
         commands: Records of `D.commands` with their partitions, each partition in order.
+        reader: Reads them.
     """
     said: dict[Known, Arrived] = {}
     for partition, record in commands:
-        command = read_command(record.shown, record.value())
+        command = reader.read(record.shown, record)
         if isinstance(command, Command) and not command.dry_run:
-            said.setdefault((partition, command.id, record.timestamp()[1]), record)
+            said.setdefault((partition, command.known_as, record.timestamp()[1]), record)
     return {
         known: Order(one.start, one.stop, one.clock, said[known])
         for one in decided

@@ -94,7 +94,6 @@ from uow.topics.commands import (
     RecordPlace,
     Verb,
     failed_command,
-    read_command,
 )
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import (
@@ -196,7 +195,7 @@ class Partition(PartitionState):
             at = record.timestamp()[1]
             is_readable = not isinstance(record, UnreadableRecord)
             self.command_in_hand = NOTHING if self.happened.effects else record.offset()
-            command = read_command(headers or [], record.value()) if is_readable else _NO_COMMAND
+            command = self.command_reader.read(headers or [], record) if is_readable else _NO_COMMAND
             self.command_in_hand = NOTHING  # groups that are due are not its own
             # before anything closes by the clock: a plan that ends here is as if the command had not come
             if not self.is_full() and self._awaits_row(command, record.offset()):
@@ -214,10 +213,10 @@ class Partition(PartitionState):
         self.command_in_hand = NOTHING if self.happened.effects else offset  # else a failure may be another one's
         done, text = False, ""
         if not isinstance(command, Command):
-            text = f"cannot be read: {command.complaint}"
+            text = f"{'refused' if command.refused else 'cannot be read'}: {command.complaint}"
         elif command.verb is Verb.SET_ASIDE and self._is_answered_otherwise(command, at):
             return
-        elif command.id in self.commands:
+        elif command.known_as in self.commands:
             text = "a repeated command does nothing more"
         elif command.verb is Verb.SET_ASIDE:
             text = f"{command.source} does not block its partition, which is at {self.position}: nothing is done"
@@ -233,16 +232,19 @@ class Partition(PartitionState):
 
     def has_answered(self, command: Command, at: int) -> bool:
         """True if this very command, or one with its id that came later, was answered."""
-        return self.commands.at_by_id.get(command.id, -1) >= at
+        return self.commands.at_by_id.get(command.known_as, -1) >= at
 
     def answer_early(self, asked: Asked, *, done: bool, text: str) -> None:
         """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""
         command, at, offset = asked
         # of two with one id the later one may have been answered first
-        last = max(at, self.commands.at_by_id.get(command.id, at))
-        self.commands.add(command.id, last)
-        self.happened.commands.append((command.id, last))
+        last = max(at, self.commands.at_by_id.get(command.known_as, at))
+        self._remember(command, last)
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
+
+    def _remember(self, command: Command, at: int) -> None:
+        self.commands.add(command.known_as, at)
+        self.happened.commands.append((command.known_as, at))
 
     def refuse_command(self, record: Record, why: InternalError) -> None:
         """Answers a command at which the code failed, without a look at what it asks for: groups and clock stay as they are."""
@@ -283,8 +285,7 @@ class Partition(PartitionState):
             if several:
                 self.settle(command.group_id)
             return False, f"{DRY_RUN_WOULD}{text}" if obeyed else text
-        self.commands.add(command.id, at)
-        self.happened.commands.append((command.id, at))
+        self._remember(command, at)
         self._carry_out(decision, None)
         if command.manifest is not None and obeyed:
             group = self.groups[command.group_id]
@@ -333,8 +334,7 @@ class Partition(PartitionState):
             text += "; the next group that is complete need not wait, if its rule holds the first"
         if command.dry_run:
             return False, f"{DRY_RUN_WOULD}{text}" if ready or keeps else text
-        self.commands.add(command.id, at)
-        self.happened.commands.append((command.id, at))
+        self._remember(command, at)
         for group in ready:
             self.bring(group)
             now = Situation(group, None, None, max(self.clock, self._believed(at)), self.position, self.policy)
@@ -353,8 +353,7 @@ class Partition(PartitionState):
         complaint = self._cannot_recycle(command, stray, marks)
         if command.dry_run:
             return False, complaint or f"{DRY_RUN_WOULD}gives it to the open group of its id, or opens the next one"
-        self.commands.add(command.id, at)
-        self.happened.commands.append((command.id, at))
+        self._remember(command, at)
         if complaint:
             return False, complaint
         assert stray is not None
@@ -400,8 +399,7 @@ class Partition(PartitionState):
         text = f"open groups of the row take {row.rule}"
         if command.dry_run:
             return False, f"{DRY_RUN_WOULD}{text}"
-        self.commands.add(command.id, at)
-        self.happened.commands.append((command.id, at))
+        self._remember(command, at)
         self.hold_live(row)
         for group in [*self.by_rule.get(row.rule_id, ())]:
             if self.follow(group, row) and row.calendars:

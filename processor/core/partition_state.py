@@ -48,6 +48,7 @@ from uow.schemas.component import decode_component
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import UnitOutcome
 from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.commands import CommandReader
 from uow.topics.grouping import GroupPolicy, NoRules, RuleTable
 from uow.topics.headers import MAX_ID_BYTES, Reading
 from uow.topics.partitioner import partition_for
@@ -124,6 +125,7 @@ class PartitionState:
         groups: Open groups by id.
         closed: Memory of closed ones.
         commands: Memory of commands.
+        command_reader: Reads them, and knows who may send which.
         kept: By id, oldest first, the components of units that a late component may correct (B-205).
         kept_bytes: About the memory that they take.
         clock: Epoch ms; never goes backwards.
@@ -173,6 +175,7 @@ class PartitionState:
         self.rules: RuleTable = rules or NoRules()
         self.roll_over_bytes = roll_over_bytes
         self.reading = Reading.of(policy)
+        self.command_reader = CommandReader(place.destination, policy)
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self.reading)
         self.reader = reader_of(policy)(place.topic, place.partition, self.reading, Caps.of(policy))
         self.groups: dict[bytes, Group] = {}

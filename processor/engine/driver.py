@@ -199,7 +199,7 @@ class Driver(PollLoop):
             records[:] = [Seen(record, headers) for headers, record in looked_at(records)]  # nobody may look twice
             task = owned.tasks[tp]
             commands = from_position(records, task.command_position)
-            if task.position in self._asked.take(tp, commands, task.has_answered):
+            if task.position in self._asked.take(tp, commands, task.context.command_reader, task.has_answered):
                 owned.quarantine.hurry(tp, self._clock.monotonic_ms())
 
     def _answer_about_others(self) -> None:

@@ -5,6 +5,7 @@ Belongs here: topics, partitions, keys, headers and values of outputs. Does not 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -55,7 +56,9 @@ from uow.topics.commands import (
     KIND_ANSWER,
     KIND_WARNING,
     USER_VERIFIED,
+    BadCommand,
     Command,
+    claimed,
 )
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Reading, Refusal
@@ -63,6 +66,8 @@ from uow.topics.manifests import KIND_NOTICE, cancel_notice, read_manifest, requ
 from uow.topics.output import CancelNotice
 from uow.topics.policies import ExpirationPolicy, FieldSource, OutcomesPolicy
 from uow.topics.record_size import RecordLimit, record_size
+
+log = logging.getLogger("uow.commands")
 
 _FAILURES = {
     UnitOutcome.EXPIRED: b"expired",
@@ -122,7 +127,7 @@ def answer_record(answered: Answered, topics: DestinationTopics, partition: int,
         (names.SOURCE, f"{topics.commands}/{partition}/{offset}".encode()),
     ]
     if command.by is not None:
-        headers.append((USER_VERIFIED, b"false"))
+        headers.append((USER_VERIFIED, b"true" if command.is_verified else b"false"))
     return Output(topics.outcomes, partition, group_id.encode(), framing + codec.encode(answer), headers)
 
 
@@ -318,8 +323,23 @@ class OutputWriter:
         """Every command has its answer, whatever `outcomes` says (W-203)."""
         if isinstance(answered.command, Command) and answered.command.id in written.too_large:
             answered = answered._replace(text="fails the group: its unit fits no record")
-        context = self.context
+        context, command = self.context, answered.command
+        if isinstance(command, BadCommand) and command.refused:
+            self._tell_refused(command)
         written.outputs.append(answer_record(answered, context.topics, self.partition, context.answer_header))
+
+    def _tell_refused(self, command: BadCommand) -> None:
+        """Counts a command to which its sender has no right, and logs the first one of each kind."""
+        counts = self.context.refused_commands
+        counts[command.refused] += 1
+        if counts[command.refused] == 1:
+            log.warning(
+                "%s: a command is refused, %s by %s: %s; further ones are counted in uow_refused_commands_total",
+                self.context.destination,
+                command.verb,
+                claimed(command.by, command.is_verified),
+                command.complaint,
+            )
 
     def _warn(self, group: Group, told: DeadlineWarning, written: WrittenOutputs) -> None:
         """To `D.outcomes`, whatever `outcomes` says: who asks for warnings wants them (B-202)."""

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from uow.processor.core.columns import read_headers
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
 from uow.schemas.error_classes import ConfigError, InternalError, StateCorruptedError, UowError
-from uow.topics.commands import BY_HAND, COMMAND, Asked, Command, RecordPlace, Verb, claimed, read_command
+from uow.topics.commands import BY_HAND, COMMAND, Asked, Command, CommandReader, RecordPlace, Verb, claimed
 
 log = logging.getLogger("uow.set_aside")
 
@@ -130,11 +130,13 @@ class AskedAsides:
     def __bool__(self) -> bool:
         return bool(self._asked)
 
-    def take(self, tp: Tp, commands: Sequence[RawRecord], is_answered: Callable[[Asked], bool]) -> set[int]:
+    def take(
+        self, tp: Tp, commands: Sequence[RawRecord], reader: CommandReader, is_answered: Callable[[Asked], bool]
+    ) -> set[int]:
         """Notes those among some records of the partition of `D.commands`; they may come again, also answered ones. Returns the offsets that new ones name."""
         named = set()
         for record in commands:
-            asked = asked_aside(record)
+            asked = asked_aside(record, reader)
             if asked is None or asked[0][:2] != tp or is_answered(asked[1]):
                 continue
             known = self._asked.setdefault(tp, {})
@@ -172,12 +174,12 @@ class AskedAsides:
         self._asked.pop(tp, None)
 
 
-def asked_aside(record: RawRecord) -> tuple[RecordPlace, Asked] | None:
-    """The command to set a record aside in a record of `D.commands`, and the place of the one it names; None if it is no such command."""
+def asked_aside(record: RawRecord, reader: CommandReader) -> tuple[RecordPlace, Asked] | None:
+    """The command to set a record aside in a record of `D.commands`, and the place of the one it names; None if it is no such command, or its sender has no right to it."""
     headers = read_headers(record) or []
     if (COMMAND, Verb.SET_ASIDE.encode()) not in headers:
         return None
-    command = read_command(headers)
+    command = reader.read(headers, record)
     place = RecordPlace.parse(command.source) if isinstance(command, Command) else None
     if place is None or not isinstance(command, Command):
         return None
@@ -199,7 +201,7 @@ def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowErro
         cause: Why it is blocked, for people.
     """
     name, why, command_id = (
-        claimed(asked.command.by),
+        claimed(asked.command.by, asked.command.is_verified),
         asked.command.why,
         asked.command.id.decode(),
     )

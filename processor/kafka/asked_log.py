@@ -18,7 +18,7 @@ import confluent_kafka as ck
 from uow.processor.core.columns import Seen, looked_at
 from uow.processor.engine.set_aside import asked_aside
 from uow.processor.kafka.error_table import Meaning, is_passing, meaning_of
-from uow.topics.commands import Asked, RecordPlace
+from uow.topics.commands import Asked, CommandReader, RecordPlace
 from uow.topics.partitioner import partition_for
 
 log = logging.getLogger("uow.rules")
@@ -64,19 +64,19 @@ class KafkaAskedLog:
     """Port `AskedLog`.
 
     Args:
-        commands: `D.commands`, and how many partitions it has, by destination.
+        commands: `D.commands`, how many partitions it has, and how commands are read, by destination.
         make_consumer: Makes a consumer that is assigned by hand.
         monotonic: Seconds, from anywhere.
     """
 
     def __init__(
         self,
-        commands: Mapping[str, tuple[str, int]],
+        commands: Mapping[str, tuple[str, int, CommandReader]],
         make_consumer: Callable[[], Any],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._commands, self._make_consumer, self._monotonic = commands, make_consumer, monotonic
-        self._destinations = {topic: destination for destination, (topic, _) in commands.items()}
+        self._destinations = {topic: (destination, reader) for destination, (topic, _, reader) in commands.items()}
         self._consumer: Any = None
         self._found: dict[RecordPlace, list[AskedOf]] = {}
         self._again_at = 0.0
@@ -111,7 +111,7 @@ class KafkaAskedLog:
         self._consumer = self._consumer or self._make_consumer()
         since: dict[tuple[str, int], int] = {}
         for place, at in standing.items():
-            for topic, partitions in self._commands.values():
+            for topic, partitions, _ in self._commands.values():
                 where = topic, partition_for(place.key, partitions)
                 since[where] = max(0, min(at, since.get(where, at)))
         asked = [ck.TopicPartition(*where, at) for where, at in since.items()]
@@ -128,9 +128,9 @@ class KafkaAskedLog:
 
     def _take(self, message: Any) -> None:
         ((headers, record),) = looked_at([message])  # they may not be readable
-        found = asked_aside(Seen(record, headers))
+        destination, reader = self._destinations[message.topic()]
+        found = asked_aside(Seen(record, headers), reader)
         if found is not None and found[0] in self._found:
-            destination = self._destinations[message.topic()]
             self._found[found[0]].append(AskedOf(destination, message.partition(), found[1]))
 
     def close(self) -> None:

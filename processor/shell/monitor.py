@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from uow.processor.engine.batch import Task
 from uow.processor.engine.ports import Tp
 from uow.processor.engine.rule_figures import Histogram, OpenFigures, RowFigures, RuleFigures
+from uow.topics.command_keys import Refused
 from uow.topics.order_state import OrderState, PartitionOrder, Seen, order_of
 from uow.topics.path_map import PathMap
 
@@ -226,6 +227,13 @@ def _figures(status: WorkerStatus) -> dict[str, RuleFigures]:
     return {status.destinations.get(tp.topic, tp.topic): task.context.figures for tp, task in status.tasks.items()}
 
 
+def _refused_commands(status: WorkerStatus, now_ms: int) -> Rows:
+    found = {status.destinations.get(tp.topic, tp.topic): task.context for tp, task in status.tasks.items()}
+    for destination, context in sorted(found.items()):
+        for reason in Refused:
+            yield (destination, reason.value), context.refused_commands[reason]
+
+
 def _of_rows(status: WorkerStatus) -> Iterator[tuple[Labels, RowFigures]]:
     for destination, figures in sorted(_figures(status).items()):
         for name, row in sorted(figures.rows.items()):
@@ -417,6 +425,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "Records at which the code itself failed, which are in `D.rejected` as `InternalError`: a defect to report. They also count as rejected.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.counts.set_aside),
+    ),
+    MetricSpec(
+        "uow_refused_commands",
+        "counter",
+        "Commands that were refused since their senders have no right to them, by reason: not_signed, unknown_key, signature, time, or verb. Only with command_keys.",
+        ("destination", "reason"),
+        _refused_commands,
     ),
     MetricSpec(
         "uow_deadline_warnings",

@@ -51,6 +51,9 @@ from uow.processor.shell.monitor import WorkerStatus
 from uow.schemas.error_classes import ConfigError
 from uow.schemas.registry import framer_for
 from uow.topics.catalogue import DestinationTopics, rules_topic
+from uow.topics.command_keys import CommandSigner
+from uow.topics.commands import CommandReader, Verb
+from uow.topics.policies import DestinationPolicy
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 
 log = logging.getLogger("uow.rules")
@@ -131,6 +134,19 @@ def rule_tables(
     return with_rules, lambda: 2 * log_.row_bytes, log_
 
 
+def _warn_of_rights(destination: str, policy: DestinationPolicy, signer: CommandSigner | None) -> None:
+    """Tells which commands of routers would be refused, before one is."""
+    own = [each for each in policy.command_keys if signer is not None and each.public == signer.public]
+    for verb in (Verb.FAIL, Verb.RULE_CHANGE):
+        is_allowed = verb in policy.unsigned_commands or any(each.may(verb) for each in own)
+        if policy.command_keys and not is_allowed:
+            log.warning(
+                "rules: %s refuses the command %s of this router: application.command_key names no key that may sign it",
+                destination,
+                verb,
+            )
+
+
 def upstream(settings: WorkerSettings, rules: RuleFollower) -> RouterPositions:
     """How far the routers are, for the assembler (B-218)."""
     # for so long nobody routes when a worker dies
@@ -178,12 +194,13 @@ def kafka_router(
         on_step: Called at each commit step, with `router-` before its name; for drills.
         wall: The wall clock, epoch ms.
     """
-    targets, framer = {}, framer_for(settings.registry_url)
+    targets, framer, signer = {}, framer_for(settings.registry_url), settings.command_signer()
     for name, policy in settings.destinations.items():
         topics = DestinationTopics(settings.application_id, name)
         limit = RecordLimit(limits.get(topics.components, INPUT_LIMIT_BYTES))
         framing = framer.header("Answer", topics.outcomes)
-        targets[name] = RouteTarget(topics, policy, limit, partitions.get(topics.components, 1), framing)
+        _warn_of_rights(name, policy, signer)
+        targets[name] = RouteTarget(topics, policy, limit, partitions.get(topics.components, 1), framing, signer)
     routers, started = settings.of_routers, time.monotonic()
 
     def new_router(
@@ -212,7 +229,10 @@ def kafka_router(
         )
         sink = KafkaSink(clients, routers, lambda step: on_step(f"router-{step}"), on_replaced, epochs=epochs)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
-        commands = {name: (each.topics.commands, each.partitions) for name, each in targets.items()}
+        commands = {
+            name: (each.topics.commands, each.partitions, CommandReader(name, each.policy))
+            for name, each in targets.items()
+        }
         asked = KafkaAskedLog(commands, clients.path_consumer)
         ports = RouterPorts(source, sink, starts, contents, desk, asked)
         status = worker.router = RouterStatus(

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from uow.cli import repair_command as repair
 from uow.cli.main import main
-from uow.ops.group_commands import UnansweredError
+from uow.ops.group_commands import Reply, UnansweredError
 from uow.schemas.records import Answer, Range
 from uow.topics.commands import Command, Verb
 
@@ -32,16 +32,17 @@ class AnsweringWorker:
         self.is_silent = False
         self.obeying: set[int] = {1}
 
-    def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Answer]:
+    def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Reply]:
         self.commands += commands
         if self.is_silent:
             raise UnansweredError(commands, "D", timeout_s)
         for each in commands:
-            yield Answer(each.id.decode(), each.verb, each.group_id.decode(), "D", True, "it did", each.why, each.by, 0)
+            said = each.id.decode(), each.verb, each.group_id.decode(), "D", True, "it did", each.why, each.by, 0
+            yield Reply(Answer(*said), is_verified=False)
 
-    def ask_everywhere(self, command: Command, timeout_s: float) -> Iterator[tuple[int, Answer]]:
-        for partition, answer in enumerate(self.ask([command, command], timeout_s)):
-            yield partition, replace(answer, done=partition in self.obeying)
+    def ask_everywhere(self, command: Command, timeout_s: float) -> Iterator[tuple[int, Reply]]:
+        for partition, reply in enumerate(self.ask([command, command], timeout_s)):
+            yield partition, reply._replace(answer=replace(reply.answer, done=partition in self.obeying))
 
     @property
     def ids(self) -> dict[str, str]:

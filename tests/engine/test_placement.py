@@ -21,6 +21,7 @@ from uow.processor.engine.task import LEAVE_EVERY_MS, PartitionTask
 from uow.schemas import codec
 from uow.schemas.error_classes import StateCorruptedError
 from uow.schemas.records import Answer
+from uow.topics.commands import CommandReader
 from uow.topics.headers import Reading
 from uow.topics.partitioner import partition_for
 from uow.topics.path_map import (
@@ -95,7 +96,7 @@ class PlacingWorker:
         )
         self.paths = PathMap()
         self.log, self.reader = log, ClaimReader(log, self.paths)
-        self.placement = Placement(self.paths, self.reader, Reading.of(policy))
+        self.placement = Placement(self.paths, self.reader, Reading.of(policy), CommandReader("D", policy))
         self.all = Placements({TOPICS.components: self.placement})
         context = context_of(policy, COUNT, paths=self.paths)
         self.tasks = {

@@ -21,7 +21,8 @@ from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
 from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import Fate, Keyless, NoKey, Routed, Sent
 from uow.schemas.error_classes import BadUnitIdError
-from uow.topics.commands import Command, RecordPlace, Verb, command_headers
+from uow.topics.commands import Command, CommandReader, RecordPlace, Verb, command_headers
+from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import ResolvedRow
 
 INPUT, OUTPUT, RULES = "stock.events", "supply.components", "A-rules"
@@ -149,7 +150,7 @@ class MemoryAsked:
     def look(self, standing: Mapping[RecordPlace, int]) -> Mapping[RecordPlace, list[AskedOf]]:
         found: dict[RecordPlace, list[AskedOf]] = {place: [] for place in standing}
         for record in self._kafka.topic("supply.commands"):
-            place, asked = asked_aside(record) or (None, None)
+            place, asked = asked_aside(record, CommandReader("supply", DestinationPolicy())) or (None, None)
             if place in found and asked is not None:
                 found[place].append(AskedOf("supply", 0, asked))
         return found

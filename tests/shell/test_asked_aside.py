@@ -17,6 +17,7 @@ from uow.processor.core import partition as partition_module
 from uow.processor.engine.ports import Refused, Tp
 from uow.processor.sim.simulated_kafka import StoredRecord
 from uow.schemas.records import Answer
+from uow.topics import commands as commands_module
 from uow.topics.commands import Command, Verb, command_headers
 
 
@@ -203,14 +204,14 @@ def _fails_at_decision(patch: pytest.MonkeyPatch) -> None:
 
 
 def _fails_at_reading(patch: pytest.MonkeyPatch) -> None:
-    read = partition_module.read_command
+    read = commands_module.read_command
 
     def failing(headers: Any, value: bytes | None = None) -> Any:
         if (dict(headers)["uow-id"] or b"").startswith(b"bad"):
             raise RecursionError("too deep")
         return read(headers, value)
 
-    patch.setattr(partition_module, "read_command", failing)
+    patch.setattr(commands_module, "read_command", failing)
 
 
 @pytest.mark.parametrize("plant", [_fails_at_decision, _fails_at_reading])

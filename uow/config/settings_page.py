@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from uow.config.command_key_settings import MAX_NAME_CHARS
 from uow.config.settings import (
     DESTINATION,
     KAFKA_RULES,
@@ -103,6 +104,34 @@ They are joined by `AND`, `OR`, `NOT` and parentheses; before `BETWEEN`, `IN`, `
 `uow-priority` is 4 on a unit without that header. A condition has at most {MAX_CHARS} characters.
 """
 
+COMMAND_KEYS = f"""\
+## `[[destinations.NAME.command_keys]]`
+
+A key proves who sent a command, and a command is obeyed only if its key may sign its verb. `uow command-key create NAME --out FILE` makes a pair of keys
+and prints these lines:
+
+```toml
+[[destinations.megazon.command_keys]]
+name = "operators"
+public = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
+verbs = ["all"]
+
+[[destinations.megazon.command_keys]]
+name = "forwarder of the warehouse"
+public = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw="
+verbs = ["cancel"]
+from = 2026-12-01T00:00:00Z
+until = 2027-12-01T00:00:00Z
+```
+
+`name` has 1 to {MAX_NAME_CHARS} characters and stands in answers and outcomes; `public` is the raw Ed25519 key in base64. `verbs` are the
+[commands](wire-format.md#commands) that it may sign, `all` stands for every one. `from` and `until` are moments with their zone; the key counts for what was
+appended from the first on and before the second. The earliest `from` of all keys is the moment from which signatures are asked for.
+A key stays in the file, with `until`, when it is replaced: `uow audit` and `uow rebuild` judge what was signed in its time by it. Several keys may have one name.
+Like all settings of a destination these are the same for all of its workers, which are stopped to change them.
+
+"""
+
 KAFKA = """\
 ## `[kafka]`
 
@@ -125,7 +154,7 @@ def page() -> str:
         parts.append(_section(section, [setting for setting in SETTINGS if setting.section == section]))
         if section == "application":
             parts.append(KAFKA + "".join(_kafka_row(rule.properties, rule.allowed, rule.rule) for rule in KAFKA_RULES))
-    parts.append(ROUTES)
+    parts += [ROUTES, COMMAND_KEYS]
     if LATER:
         parts.append(f"{NOT_BUILT} {', '.join(f'`{name}`' for name in sorted(LATER))}.\n")
     return "\n".join(parts)
@@ -148,7 +177,7 @@ def _default(value: Any) -> str:
         case int():
             return str(value)
         case frozenset() | tuple():
-            return "[]"
+            return f"[{', '.join(sorted(map(_default, value)))}]"
         case _:
             return f'"{value}"'
 

@@ -1,0 +1,357 @@
+"""Signed commands: which bytes a signature covers, and who may say what (`docs/decisions/0123-signed-commands.md`)."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.core.script import TOPICS, context_of, policy_of
+from tests.core.streams import TP
+from tests.fake_record import FakeRecord
+from tests.signed_commands import ForeignSigner, Headers, foreign_bytes
+from uow.processor.engine.ports import Plan, Tp
+from uow.processor.engine.rows import read_ledger
+from uow.processor.engine.set_aside import asked_aside
+from uow.processor.engine.task import PartitionTask
+from uow.schemas import codec
+from uow.schemas.records import Answer
+from uow.spark_sink.recompute import Arrived, Decided, orders_of
+from uow.topics.command_keys import CommandKey, CommandRights, CommandSigner, signed_bytes
+from uow.topics.commands import BadCommand, Command, CommandReader, Verb, command_headers
+from uow.topics.policies import DestinationPolicy, LatePolicy
+
+T0 = 1_000_000_000
+WINDOW = 300_000
+OPERATOR, FORWARDER, OLD, STRANGER = map(ForeignSigner, ("operators", "forwarder", "old", "operators"))
+
+
+def policy(**settings: Any) -> DestinationPolicy:
+    keys = (
+        CommandKey("operators", OPERATOR.public, frozenset({"all"})),
+        CommandKey("forwarder", FORWARDER.public, frozenset({"cancel"})),
+        CommandKey("old", OLD.public, frozenset({"all"}), 0, T0 + 10_000),
+    )
+    return policy_of(command_keys=keys, late_policy=LatePolicy.REOPEN, **settings)
+
+
+def release(id: str = "a", command_id: str = "c", verb: Verb = Verb.RELEASE, **more: Any) -> Headers:
+    return command_headers(Command(command_id.encode(), verb, id.encode(), "why", **more))
+
+
+def signed(signer: ForeignSigner, headers: Headers, key: bytes = b"a", at: int = T0) -> Headers:
+    return signer.sign("D", key, headers, at)
+
+
+class Life:
+    """A worker's partition, component 1 of group `a` held; keeps what a broker would keep."""
+
+    def __init__(self, settings: DestinationPolicy | None = None) -> None:
+        self.context = context_of(settings or policy())
+        self.task = PartitionTask(TP, self.context)
+        self.commands: list[FakeRecord] = []
+        self.plans: list[Plan] = []
+        self.count = 0
+
+    def hold(self, id: str = "a", at: int = T0) -> None:
+        record = FakeRecord(self.count, [("uow-id", id.encode()), ("uow-seq", b"1")], b"v", id.encode(), at, TP)
+        self.count += 1
+        self.plans.append(self.task.process([record]))
+
+    def tell(
+        self, headers: Headers, key: bytes = b"a", at: int = T0, value: bytes | None = None
+    ) -> tuple[Answer, bytes | None]:
+        where = Tp(TOPICS.commands, TP.partition)
+        self.commands.append(FakeRecord(len(self.commands), headers, value, key, at, where))
+        plan = self.task.process([], self.commands[-1:])
+        self.plans.append(plan)
+        [output] = [each for each in plan.outputs if ("uow-kind", b"answer") in each.headers]
+        return codec.decode_as(Answer, output.value or b""), dict(output.headers).get("uow-user-verified")
+
+
+# -- the bytes
+
+RAW = st.none() | st.binary(max_size=6)
+NAMES = st.sampled_from(["uow-id", "uow-why", "uow-command", "uow-seq", "uow-signed-at", "uow-i", "uow-id-"])
+RECORDS = st.tuples(
+    st.text(max_size=3), RAW, RAW, st.dictionaries(NAMES, RAW, max_size=4).map(lambda said: [*said.items()])
+)
+
+
+@given(RECORDS, RECORDS)
+def test_no_two_records_have_the_same_signed_bytes(one: Any, other: Any) -> None:
+    assume((one[:3], dict(one[3])) != (other[:3], dict(other[3])))
+    assert signed_bytes(*one) != signed_bytes(*other)
+
+
+@given(RECORDS, st.randoms())
+def test_the_signed_bytes_are_those_that_the_wire_format_says_in_whatever_order_headers_stand(
+    one: Any, rnd: Random
+) -> None:
+    destination, key, value, headers = one
+    mixed = [*headers, ("traceparent", b"x"), ("uow-signature", b"y")]
+    rnd.shuffle(mixed)
+    assert signed_bytes(destination, key, value, mixed) == foreign_bytes(destination, key, value, headers)
+
+
+def test_the_vector_of_the_wire_format() -> None:
+    signer = CommandSigner("operators", bytes(range(32)))
+    headers = command_headers(Command(b"c-1", Verb.RELEASE, b"order-7", "as agreed"))
+    found = dict(signer.signed("megazon", b"order-7", None, headers, 1_764_201_600_000))
+    assert signer.public == "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
+    assert found["uow-signature"] == VECTOR
+
+
+VECTOR = b"4sbJkvDW16ax/BRgvZKpsK2QoU3225cYkxUsTxCrjv/po5LjpwWGiBJ+xV/Ji6//zZoDPOv5CedjUa1SZTIPDg=="
+
+
+def changes() -> list[tuple[str, Callable[[Headers], Headers], dict[str, Any]]]:
+    def header(name: str, raw: bytes | None) -> Callable[[Headers], Headers]:
+        return lambda headers: [(each, raw if each == name else said) for each, said in headers]
+
+    each = [
+        (name, header(name, raw), {})
+        for name, raw in (
+            ("uow-command", b"cancel"),
+            ("uow-command-id", b"d"),
+            ("uow-id", b"b"),
+            ("uow-why", b"whyy"),
+            ("uow-why", None),
+            ("uow-user-id", b"forwarder"),
+            ("uow-signed-at", b"%d" % (T0 + 1)),
+        )
+    ]
+    return [
+        *each,
+        ("added", lambda headers: [*headers, ("uow-generation", b"1")], {}),
+        ("added", lambda headers: [*headers, ("uow-dry-run", b"false")], {}),
+        ("left out", lambda headers: [pair for pair in headers if pair[0] != "uow-id"], {}),
+        ("repeated", lambda headers: [headers[0], *headers], {}),
+        ("key", lambda headers: headers, {"key": b"b"}),
+        ("no key", lambda headers: headers, {"key": None}),
+        ("value", lambda headers: headers, {"value": b""}),
+        ("destination", lambda headers: headers, {"destination": "E"}),
+        ("signature", lambda headers: [*headers[:-1], ("uow-signature", b64encode(bytes(64)))], {}),
+        ("no signature at all", lambda headers: [*headers[:-1], ("uow-signature", b"?")], {}),
+        ("dry run made real", lambda headers: [pair for pair in headers if pair[0] != "uow-dry-run"], {"dry": True}),
+    ]
+
+
+@pytest.mark.parametrize(("what", "change", "more"), changes())
+def test_a_signature_holds_for_one_record_alone(
+    what: str, change: Callable[[Headers], Headers], more: dict[str, Any]
+) -> None:
+    whole = signed(OPERATOR, release(dry_run=more.pop("dry", False)))
+    rights = policy().command_keys
+    said = {"key": b"a", "value": None} | {name: raw for name, raw in more.items() if name != "destination"}
+
+    def judged(headers: Headers, destination: str, key: bytes | None, value: bytes | None) -> Any:
+        return CommandRights(destination, rights, (), WINDOW).judge("release", key, value, headers, T0)
+
+    assert judged(whole, "D", b"a", None) == (None, "", True)
+    found = judged(change(whole), more.get("destination", "D"), said["key"], said["value"])
+    assert found.refused is not None, what
+    assert not found.is_verified
+
+
+def test_a_signed_command_has_each_header_once_whatever_was_signed() -> None:
+    signer = CommandSigner("ops", bytes(32))
+    rights = CommandRights("D", (CommandKey("ops", signer.public, frozenset({"all"})),))
+    for more, refused in (([], None), ([("uow-why", b"why")], "signature")):
+        headers = signer.signed("D", b"a", None, [*release(), *more], T0)
+        assert rights.judge("release", b"a", None, headers, T0).refused == refused
+
+
+@given(st.integers(0, 511))
+def test_a_bit_of_the_signature_that_is_another_is_no_signature(bit: int) -> None:
+    *rest, (name, raw) = signed(OPERATOR, release())
+    signature = bytearray(b64decode(raw or b""))
+    signature[bit // 8] ^= 1 << bit % 8
+    rights = CommandRights("D", policy().command_keys, (), WINDOW)
+    assert rights.judge("release", b"a", None, [*rest, (name, b64encode(signature))], T0).refused == "signature"
+
+
+# -- who may
+
+CASES = [
+    ("not signed", release(), T0, "not_signed", b"false"),
+    ("not signed, with the name of a key", [*release(), ("uow-user-id", b"operators")], T0, "not_signed", b"false"),
+    ("an operator", signed(OPERATOR, release()), T0, "", b"true"),
+    ("a forwarder may cancel", signed(FORWARDER, release(verb=Verb.CANCEL)), T0, "", b"true"),
+    ("and not release", signed(FORWARDER, release()), T0, "verb", b"true"),
+    ("another key under the name", signed(STRANGER, release()), T0, "signature", b"false"),
+    (
+        "a key under the name of another",
+        FORWARDER.sign("D", b"a", release(verb=Verb.CANCEL), T0, name="operators"),
+        T0,
+        "signature",
+        b"false",
+    ),
+    ("a name without key", signed(ForeignSigner("who"), release()), T0, "unknown_key", b"false"),
+    ("an old key in its time", signed(OLD, release()), T0, "", b"true"),
+    ("an old key after its time", signed(OLD, release(), at=T0 + 10_000), T0 + 10_000, "unknown_key", b"false"),
+    ("at the end of the window", signed(OPERATOR, release()), T0 + WINDOW, "", b"true"),
+    ("after it", signed(OPERATOR, release()), T0 + WINDOW + 1, "time", b"false"),
+    ("signed too far ahead", signed(OPERATOR, release(), at=T0 + WINDOW + 1), T0, "time", b"false"),
+    ("as far ahead as may be", signed(OPERATOR, release(), at=T0 + WINDOW), T0, "", b"true"),
+]
+
+
+@pytest.mark.parametrize(("what", "headers", "at", "refused", "verified"), CASES, ids=[each[0] for each in CASES])
+def test_each_command_is_obeyed_or_refused_by_what_its_key_may(
+    what: str, headers: Headers, at: int, refused: str, verified: bytes
+) -> None:
+    life = Life()
+    life.hold()
+    answer, is_verified = life.tell(headers, at=at)
+    named = dict(headers).get("uow-user-id")
+    assert answer.done is (refused == "")
+    assert (b"a" in life.task.groups) is (refused != "")
+    assert is_verified == (verified if named is not None else None)
+    assert answer.text.startswith("refused: ") is (refused != "")
+    assert life.context.refused_commands == ({refused: 1} if refused else {})
+    assert len(life.task.partition.commands.at_by_id) == (refused == ""), "nobody takes an id that is not his"
+
+
+def test_a_refusal_is_logged_once_for_each_kind(caplog: pytest.LogCaptureFixture) -> None:
+    life = Life()
+    for number in range(3):
+        life.tell(release(command_id=f"c{number}"))
+        life.tell(signed(FORWARDER, release(command_id=f"d{number}")))
+    assert [record.message.split(";")[0] for record in caplog.records] == [
+        "D: a command is refused, release by no name: release needs the signature of a key of this destination",
+        "D: a command is refused, release by forwarder: key 'forwarder' has no right to release",
+    ]
+    assert life.context.refused_commands == {"not_signed": 3, "verb": 3}
+
+
+def test_without_keys_or_before_the_first_of_them_counts_everything_is_as_it_was() -> None:
+    later = (CommandKey("operators", OPERATOR.public, frozenset({"all"}), T0 + 1),)
+    for settings in (policy_of(), policy_of(command_keys=later)):
+        life = Life(settings)
+        life.hold()
+        answer, verified = life.tell([*release(), ("uow-user-id", b"Jill")])
+        assert (answer.done, verified) == (True, b"false")
+    life.hold(at=T0 + 1)
+    assert not life.tell(release(command_id="later"), at=T0 + 1)[0].done
+
+
+def test_unsigned_commands_that_are_allowed_are_not_verified_and_others_are_refused() -> None:
+    life = Life(policy(unsigned_commands=frozenset({"expire"})))
+    life.hold()
+    assert not life.tell(release())[0].done
+    for signer, proved in ((None, b"false"), (STRANGER, b"false"), (FORWARDER, b"true")):
+        headers = release(verb=Verb.EXPIRE, command_id=f"by {signer and signer.name}")
+        named = [*headers, ("uow-user-id", b"operators")] if signer is None else signed(signer, headers)
+        answer, verified = life.tell(named)
+        assert (answer.done, verified) == (True, proved)
+        life.hold()
+
+
+def test_a_copy_of_a_command_does_nothing_more_also_after_a_restart() -> None:
+    life = Life()
+    life.hold()
+    headers = signed(OPERATOR, release())
+    assert life.tell(headers)[0].done
+    life.hold(at=T0 + 1)
+    answer, verified = life.tell(headers, at=T0 + WINDOW)
+    assert (answer.done, answer.text, verified) == (False, "a repeated command does nothing more", b"true")
+    known = [each for plan in life.plans for each in read_ledger(plan.ledger or b"")[0].commands]
+    again = PartitionTask(TP, life.context)
+    again.restore(life.task.position, life.task.clock, (), 0, len(life.commands), known)
+    life.task = again
+    life.hold(at=T0 + 2)
+    assert not life.tell(headers, at=T0 + WINDOW)[0].done
+    assert not life.tell(headers, at=T0 + WINDOW + 1)[0].done
+
+
+def test_nobody_uses_up_the_id_of_a_command_of_somebody_else() -> None:
+    life = Life(policy(unsigned_commands=frozenset({"manifest", "expire"})))
+    life.hold()
+    assert not life.tell(release("b", verb=Verb.EXPIRE), b"b")[0].done, "it is decided, and does nothing"
+    assert not life.tell(signed(FORWARDER, release("b", verb=Verb.CANCEL), b"b"), b"b")[0].text.startswith("a repeated")
+    assert life.tell(signed(OPERATOR, release()))[0].done
+
+
+def test_an_early_look_at_commands_to_set_aside_asks_for_the_right_too() -> None:
+    reader = CommandReader("D", policy())
+    asks = release(verb=Verb.SET_ASIDE, source="D.components/0/5")
+    where = Tp(TOPICS.commands, 0)
+    for headers, is_heard in ((asks, False), (signed(FORWARDER, asks), False), (signed(OPERATOR, asks), True)):
+        found = asked_aside(FakeRecord(0, headers, None, b"a", T0, where), reader)
+        assert (found is not None) is is_heard
+        assert found is None or found[1].command.is_verified
+
+
+def test_an_audit_takes_the_command_that_was_obeyed_and_not_a_forged_one_with_its_id_and_time() -> None:
+    life = Life()
+    life.hold()
+    life.tell(release())
+    life.tell(signed(STRANGER, release()))
+    assert life.tell(signed(OPERATOR, release()))[0].done
+    told = [(0, Arrived(each.offset_, each.at, each.key_, each.value_, each.headers_)) for each in life.commands]
+    known = [(each.id, each.at) for plan in life.plans for each in read_ledger(plan.ledger or b"")[0].commands]
+    orders = orders_of([Decided(0, 0, 1, 0, known)], told, CommandReader("D", life.context.policy))
+    assert [order.record.offset() for order in orders.values()] == [2]
+
+
+# -- any commands, and an oracle that knows who sent them
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_sent_only_those_who_may_have_an_effect(seed: int) -> None:
+    """Who signed, what was signed, and what became of it on its way are drawn; the oracle looks at what was drawn, and at no signature."""
+    rnd = Random(seed)
+    verbs = (Verb.RELEASE, Verb.CANCEL, Verb.EXPIRE)
+    unsigned = frozenset(rnd.sample(verbs, rnd.choice((0, 0, 1))))
+    life = Life(policy(unsigned_commands=unsigned))
+    sent: list[tuple[Headers, ForeignSigner | None, Verb, int, str]] = []
+    done: set[tuple[str | None, str]] = set()
+    now, obeyed, refusals = T0, 0, 0
+    for number in range(60):
+        now += rnd.choice((0, 1, 5_000, 100_000))
+        if b"a" not in life.task.groups:
+            life.hold(at=now)
+        signer: ForeignSigner | None = rnd.choice((OPERATOR, FORWARDER, OLD, STRANGER, None))
+        verb, command_id, signed_at, is_whole = rnd.choice(verbs), f"c{rnd.randrange(8)}", now, True
+        headers = release(command_id=command_id, verb=verb)
+        if rnd.random() < 0.3 and sent:
+            headers, signer, verb, signed_at, command_id = rnd.choice(sent)  # somebody sends a copy of it
+        elif signer is not None:
+            signed_at = now + rnd.choice((-WINDOW - 1, -WINDOW, 0, 0, 0, WINDOW, WINDOW + 1))
+            headers = signed(signer, headers, at=signed_at)
+            sent.append((headers, signer, verb, signed_at, command_id))
+        if signer is not None and rnd.random() < 0.2:
+            is_whole = False
+            changed = [*headers, ("uow-generation", b"1")], [*headers[1:], ("uow-command", b"waive")]
+            headers = [headers[0], *headers] if verb in unsigned else rnd.choice(changed)
+        is_proved = (
+            signer is not None
+            and is_whole
+            and signer is not STRANGER
+            and (signer is not OLD or now < T0 + 10_000)
+            and abs(now - signed_at) <= WINDOW
+        )
+        allowed = verb in unsigned or (is_proved and (signer is not FORWARDER or verb is Verb.CANCEL))
+        who = signer.name if signer is not None and is_proved else None
+        wanted = allowed and (who, command_id) not in done
+        answer, verified = life.tell(headers, at=now)
+        assert answer.done is wanted, (number, answer.text)
+        assert (b"a" in life.task.groups) is not wanted
+        assert verified == (None if signer is None else b"true" if is_proved else b"false")
+        if allowed:
+            done.add((who, command_id))
+        obeyed, refusals = obeyed + wanted, refusals + (not allowed)
+    assert refusals
+    assert sum(life.context.refused_commands.values()) <= refusals
+
+
+def test_a_command_that_cannot_be_read_is_answered_as_such() -> None:
+    read = CommandReader("D", policy()).read([("uow-command", b"release")], FakeRecord(0, [], None, b"a", T0, TP))
+    assert isinstance(read, BadCommand)
+    assert not read.refused
