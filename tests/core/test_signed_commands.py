@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from uow.processor.engine.set_aside import asked_aside
 from uow.processor.engine.task import PartitionTask
 from uow.schemas import codec
 from uow.schemas.records import Answer
-from uow.spark_sink.recompute import Arrived, Decided, orders_of
+from uow.spark_sink import journal
+from uow.spark_sink.kafka import Cluster
+from uow.spark_sink.recompute import Arrived, Decided, Order, orders_of
 from uow.topics.command_keys import CommandKey, CommandRights, CommandSigner, signed_bytes
 from uow.topics.commands import BadCommand, Command, CommandReader, Verb, command_headers
 from uow.topics.policies import DestinationPolicy, LatePolicy
@@ -298,6 +301,27 @@ def test_an_audit_takes_the_command_that_was_obeyed_and_not_a_forged_one_with_it
     known = [(each.id, each.at) for plan in life.plans for each in read_ledger(plan.ledger or b"")[0].commands]
     orders = orders_of([Decided(0, 0, 1, 0, known)], told, CommandReader("D", life.context.policy))
     assert [order.record.offset() for order in orders.values()] == [2]
+
+
+def test_the_journal_of_an_audit_finds_each_command_that_did_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life()
+    life.hold()
+    life.tell(release())
+    life.tell(signed(STRANGER, release()))
+    assert life.tell(signed(OPERATOR, release()))[0].done
+    outputs = [each for plan in life.plans for each in plan.outputs if each.topic == TOPICS.outcomes]
+    logs = {
+        TOPICS.closed_changelog: [FakeRecord(n, [], plan.ledger, None, T0) for n, plan in enumerate(life.plans)],
+        TOPICS.outcomes: [FakeRecord(n, each.headers, each.value, each.key, T0) for n, each in enumerate(outputs)],
+        TOPICS.commands: life.commands,
+    }
+    monkeypatch.setattr(
+        journal, "PartitionLog", lambda cluster, name, *_, **__: SimpleNamespace(rest=lambda: [logs[name]])
+    )
+    reader = CommandReader("D", life.context.policy)
+    found = journal.Journal(Cluster(""), TOPICS, 0, 0, 10, reader)
+    assert [order.record.offset() for order in found.orders() if isinstance(order, Order)] == [2]
+    assert found.changed_by_lost_commands() == set()
 
 
 # -- any commands, and an oracle that knows who sent them
