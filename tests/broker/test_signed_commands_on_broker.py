@@ -37,7 +37,7 @@ class Signed:
         lines = made.output.replace("NAME", place.name)
         lines += f'[[destinations.{place.name}.command_keys]]\nname = "forwarder"\npublic = "{self.forwarder.public}"\n'
         place.create(outcomes="all", late_policy="reopen")
-        place.config.write_text(f'{place.config.read_text()}\n{lines}verbs = ["cancel"]\n')
+        place.config.write_text(f'{place.config.read_text()}\n{lines}verbs = ["cancel"]\nfrom = 2026-01-01T00:00:00Z\n')
         self.producer = Producer({"bootstrap.servers": place.bootstrap, "partitioner": "murmur2_random"})
 
     def run(self, *arguments: str, **env: str) -> Result:

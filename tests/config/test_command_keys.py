@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.fake_record import FakeRecord
 from uow.cli.main import main
 from uow.config.command_key_files import make_key, read_signer
 from uow.config.loading import load
 from uow.processor.engine.settings_record import differences, row_of
 from uow.schemas.error_classes import ConfigError
 from uow.topics.command_keys import NEVER_ENDS, CommandKey
+from uow.topics.commands import Command, CommandReader
 from uow.topics.policies import DestinationPolicy
 
 PUBLIC = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
-KEY = {"name": '"ops"', "public": f'"{PUBLIC}"', "verbs": '["cancel", "release"]'}
+KEY = {"name": '"ops"', "public": f'"{PUBLIC}"', "verbs": '["cancel", "release"]', "from": "1970-01-01T00:00:05Z"}
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,7 @@ def policy(*tables: dict[str, str], settings: str = "") -> DestinationPolicy:
 def test_keys_are_read_with_their_verbs_and_their_time() -> None:
     old = {"from": "1970-01-01T00:00:10Z", "until": "1970-01-01T01:00:20.5+01:00"}
     assert policy(KEY, KEY | old).command_keys == (
-        CommandKey("ops", PUBLIC, frozenset({"cancel", "release"})),
+        CommandKey("ops", PUBLIC, frozenset({"cancel", "release"}), 5_000),
         CommandKey("ops", PUBLIC, frozenset({"cancel", "release"}), 10_000, 20_500),
     )
     assert policy(KEY).command_keys[0].until_ms == NEVER_ENDS
@@ -89,6 +91,25 @@ def test_keys_are_settings_that_all_workers_share_and_none_leave_the_record_as_i
     assert found.name == "command_keys"
 
 
+def test_a_key_that_is_added_as_the_command_prints_it_judges_no_command_that_came_before_it() -> None:
+    """Else an audit refuses what the workers obeyed before there were keys, and before there was this one."""
+    status, printed, _ = create("ops", "--out", "next.key")
+    printed = printed.replace("NAME", "d")
+    assert status == 0
+    headers: list[tuple[str, bytes | None]] = [("uow-command", b"release"), ("uow-command-id", b"c"), ("uow-id", b"a")]
+    headers.append(("uow-why", b"why"))
+    Path("uow.toml").write_text(f"[destinations.d]\n{printed}")
+    began = load(None, {}).policy("d")
+    Path("uow.toml").write_text(f"[destinations.d]\n{printed}{printed.replace('ops', 'more')}")
+    for keys in (began, load(None, {}).policy("d")):
+        since = began.command_keys[0].since_ms
+        for at, is_obeyed in ((10**12, True), (since - 1, True), (since, False)):
+            read = CommandReader("d", keys).read(headers, FakeRecord(0, headers, None, b"a", at))
+            assert isinstance(read, Command) is is_obeyed
+    with pytest.raises(ConfigError, match="must have name, public, verbs and from"):
+        policy(KEY, {name: text for name, text in KEY.items() if name != "from"})
+
+
 def create(*arguments: str) -> tuple[int, str, str]:
     done = CliRunner().invoke(main, ["command-key", "create", *arguments])
     return done.exit_code, done.stdout, done.stderr
@@ -101,7 +122,7 @@ def test_a_key_is_made_for_its_user_alone_and_its_lines_are_those_of_the_configu
     Path("uow.toml").write_text(f"[destinations.NAME]\n{lines}")
     signer = read_signer(Path("mine.key"))
     (key,) = load(None, {}).policy("NAME").command_keys
-    assert key == CommandKey("the operators", signer.public, frozenset({"release"}))
+    assert key == CommandKey("the operators", signer.public, frozenset({"release"}), key.since_ms)
     before = Path("mine.key").read_bytes()
     status, _, told = create("another", "--out", "mine.key")
     assert (status, "File exists" in told, Path("mine.key").read_bytes()) == (2, True, before)

@@ -5,6 +5,7 @@ Belongs here: options and printing. Does not belong here: the file (`uow.config.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -41,6 +42,8 @@ def create(name: str, out: Path, verbs: tuple[str, ...]) -> None:
     signer = make_key(out, name)
     listed = ", ".join(f'"{each}"' for each in verbs or (ALL_VERBS,))
     click.echo(f'[[destinations.NAME.command_keys]]\nname = "{name}"\npublic = "{signer.public}"\nverbs = [{listed}]')
+    click.echo("# it counts from then on: write a moment at which all workers will have started with these lines")
+    click.echo(f"from = {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
 
 commands = {"command-key": command}

@@ -14,7 +14,7 @@ from uow.topics.commands import Verb
 
 MAX_NAME_CHARS = 100
 _TEXTS = ("name", "public")
-_MOMENTS = ("from", "until")
+_NEEDED = {*_TEXTS, "verbs", "from"}
 
 
 def read_command_keys(value: Any) -> tuple[list[CommandKey], list[str]]:
@@ -41,15 +41,16 @@ def is_key_name(name: str) -> bool:
 
 
 def _key(table: dict[str, Any]) -> CommandKey:
-    if not {*_TEXTS, "verbs"} <= {*table} <= {*_TEXTS, "verbs", *_MOMENTS}:
-        raise ValueError("must have name, public and verbs, and may have from and until, and nothing else")
+    # a key that counts from ever would ask for signatures of commands that came before it
+    if not _NEEDED <= {*table} <= {*_NEEDED, "until"}:
+        raise ValueError("must have name, public, verbs and from, and may have until, and nothing else")
     name, public = (table[each] for each in _TEXTS)
     if not isinstance(name, str) or not is_key_name(name):
         raise ValueError(f"name must be a text of 1 to {MAX_NAME_CHARS} printable characters")
     if not isinstance(public, str) or not is_public_key(public):
         raise ValueError("public must be a raw Ed25519 key in base64, 32 bytes")
-    since, until = (_moment(each, table.get(each)) for each in _MOMENTS)
-    since, until = since or 0, until or NEVER_ENDS
+    since = _moment("from", table["from"])
+    until = _moment("until", table["until"]) if "until" in table else NEVER_ENDS
     if until <= since:
         raise ValueError("until must be later than from")
     return CommandKey(name, public, _verbs(table["verbs"]), since, until)
@@ -62,10 +63,8 @@ def _verbs(value: Any) -> frozenset[str]:
     return frozenset(value)
 
 
-def _moment(name: str, value: Any) -> int | None:
-    """A moment in epoch ms; None where none is given."""
-    if value is None:
-        return None
+def _moment(name: str, value: Any) -> int:
+    """A moment in epoch ms."""
     if not isinstance(value, datetime) or value.tzinfo is None or value.timestamp() <= 0:
         raise ValueError(f"{name} must be a moment with its zone, without quotes: 2026-11-27T00:00:00Z")
     return round(value.timestamp() * 1000)
