@@ -23,8 +23,11 @@ from uow.processor.engine.ports import LogReader, Tp
 from uow.schemas import codec
 from uow.schemas.error_classes import Complaint, ConfigError, StateCorruptedError
 from uow.schemas.records import SETTINGS_KEY, SettingsRow
+from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy
 
+RIGHTS = ("command_keys", "unsigned_commands", "command_window_ms")
+"""The settings that say who may send which command."""
 _MARK = re.compile(r";S=([0-9a-f]{16})")
 
 
@@ -113,6 +116,34 @@ def recorded(reader: LogReader, changelog: Tp) -> SettingsRow:
     if not values or values[-1] is None:
         raise StateCorruptedError([changelog], "the row of settings is missing", "restore the topic from a backup")
     return codec.decode_as(SettingsRow, values[-1])
+
+
+def recorded_differences(
+    reader: LogReader, topics: DestinationTopics, partitions: int, policy: DestinationPolicy
+) -> list[SettingsDifference]:
+    """The settings in which a configuration differs from those that workers have recorded, in whichever partition."""
+    ours = RecordedSettings.of(topics.destination, policy)
+    inputs = [Tp(topics.components, number) for number in range(partitions)]
+    marks = {mark_in(each.metadata): tp.partition for tp, each in reader.committed(inputs).items()}
+    theirs = [recorded(reader, Tp(topics.groups_changelog, marks[mark])) for mark in marks.keys() - {None, ours.mark}]
+    return [each for row in theirs for each in differences(row, ours.row)]
+
+
+def require_recorded_rights(
+    reader: LogReader, topics: DestinationTopics, partitions: int, policy: DestinationPolicy
+) -> None:
+    """Stops whoever decides old commands again, and would decide otherwise than the workers who may send which.
+
+    Raises:
+        ConfigError: The workers have recorded other rights.
+    """
+    found = [each for each in recorded_differences(reader, topics, partitions, policy) if each.name in RIGHTS]
+    if found:
+        rule = "the workers have recorded {!r}: commands are judged by the same keys, so give this program the `uow.toml` of the workers"
+        raise ConfigError.many(
+            Complaint(f"destinations.{topics.destination}.{each.name}", each.ours, rule.format(each.recorded))
+            for each in found
+        )
 
 
 def mark_of(value: bytes) -> str:

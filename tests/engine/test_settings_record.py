@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.core.script import TOPICS, Story, c, context_of, ms, policy_of, told
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
+from uow.cli.main import main
+from uow.config.loading import Settings
+from uow.ops import destination_logs, destination_rules
 from uow.ops.doctor import settings_differences
 from uow.ops.findings import CheckResult
+from uow.ops.group_story import story
+from uow.ops.inspect import InspectedGroup
+from uow.ops.rebuild import rebuilt
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Tp
 from uow.processor.engine.restore import restore
@@ -20,12 +30,14 @@ from uow.processor.engine.settings_record import (
     RecordedSettings,
     differences,
     mark_in,
+    require_recorded_rights,
     row_of,
 )
 from uow.processor.engine.task import PartitionTask
 from uow.processor.shell.settings_check import checked_contexts
 from uow.schemas.error_classes import ConfigError, StateCorruptedError
 from uow.schemas.records import SETTINGS_KEY, SettingsRow
+from uow.topics.command_keys import CommandKey, CommandSigner
 from uow.topics.commands import Verb
 from uow.topics.policies import (
     AliasFamily,
@@ -220,6 +232,52 @@ def test_doctor_finds_settings_that_differ_from_those_of_the_workers_w68() -> No
     assert list(settings_differences(logs, context_of(DISCARD))) == []
     findings = [(each.verdict, each.what) for each in settings_differences(logs, context_of(LOGGING))]
     assert findings == [(CheckResult.LOOK, "D: expiration_policy is log here, but discard for the workers")]
+
+
+KEYS = (CommandKey("ops", CommandSigner("ops", bytes(32)).public, frozenset({"all"}), 5),)
+SIGNED = policy_of(command_keys=KEYS, command_window_ms=60_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("command_keys", {"command_keys": ()}),
+        ("command_keys", {"command_keys": (replace(KEYS[0], since_ms=6),)}),
+        ("command_keys", {"command_keys": (replace(KEYS[0], verbs=frozenset({"cancel"})),)}),
+        ("unsigned_commands", {"unsigned_commands": frozenset({"cancel"})}),
+        ("command_window_ms", {"command_window_ms": 60_001}),
+    ],
+)
+def test_nobody_decides_old_commands_by_other_keys_than_the_workers(
+    name: str, here: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file without them would obey strangers, and drop what was obeyed, without a word."""
+    logs, other = lived(policy=SIGNED), replace(SIGNED, **here)
+    said = f"destinations.D.{name} = .*the workers have recorded"
+    require_recorded_rights(logs, TOPICS, 1, replace(SIGNED, max_bytes=7))  # other settings may differ
+    for decide in (
+        lambda context: rebuilt(logs, context, 0),
+        lambda context: story(logs, context, {}, InspectedGroup(0), "a"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            decide(context_of(other))
+
+    class Asked(Exception):
+        """Spark would begin."""
+
+    def begin_spark(*_: object) -> None:
+        raise Asked
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "uow.toml").write_text(f'[application]\nid = "{TOPICS.application}"\n[destinations.D]')
+    monkeypatch.setattr(destination_logs, "counts_with", lambda *_: {TOPICS.components: 1})
+    monkeypatch.setattr(destination_logs, "log_reader", lambda _: nullcontext(logs))
+    monkeypatch.setattr(destination_rules, "destination_rules", begin_spark)
+    for policy in (other, SIGNED):
+        monkeypatch.setattr(Settings, "policy", lambda *_, found=policy: found)
+        result = CliRunner().invoke(main, ["audit", "--tables", "tables"])
+        assert isinstance(result.exception, Asked) is (policy is SIGNED)
+        assert ("have recorded" in result.stderr) is (policy is not SIGNED)
 
 
 # -- from units to pass_through -------------------------------------------------------------------------------------
