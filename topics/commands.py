@@ -185,6 +185,11 @@ class BadCommand(NamedTuple):
     refused: str = ""
     is_verified: bool = False
 
+    @property
+    def answer(self) -> str:
+        """The text of its answer."""
+        return f"{'refused' if self.refused else 'cannot be read'}: {self.complaint}"
+
 
 class Asked(NamedTuple):
     """A command to set a record aside that was read before it was its turn: the partition is blocked.
@@ -196,6 +201,14 @@ class Asked(NamedTuple):
     """
 
     command: Command
+    at: int
+    offset: int
+
+
+class AskedInVain(NamedTuple):
+    """The same of a sender who has no right to it."""
+
+    command: BadCommand
     at: int
     offset: int
 

@@ -89,6 +89,7 @@ from uow.schemas.error_classes import (
 from uow.topics.commands import (
     DRY_RUN_WOULD,
     Asked,
+    AskedInVain,
     BadCommand,
     Command,
     RecordPlace,
@@ -213,7 +214,9 @@ class Partition(PartitionState):
         self.command_in_hand = NOTHING if self.happened.effects else offset  # else a failure may be another one's
         done, text = False, ""
         if not isinstance(command, Command):
-            text = f"{'refused' if command.refused else 'cannot be read'}: {command.complaint}"
+            if offset in self.refused_early:
+                return
+            text = command.answer
         elif command.verb is Verb.SET_ASIDE and self._is_answered_otherwise(command, at):
             return
         elif command.known_as in self.commands:
@@ -234,12 +237,13 @@ class Partition(PartitionState):
         """True if this very command, or one with its id that came later, was answered."""
         return self.commands.at_by_id.get(command.known_as, -1) >= at
 
-    def answer_early(self, asked: Asked, *, done: bool, text: str) -> None:
+    def answer_early(self, asked: Asked | AskedInVain, *, done: bool, text: str) -> None:
         """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""
         command, at, offset = asked
-        # of two with one id the later one may have been answered first
-        last = max(at, self.commands.at_by_id.get(command.known_as, at))
-        self._remember(command, last)
+        if isinstance(command, Command):
+            # of two with one id the later one may have been answered first
+            last = max(at, self.commands.at_by_id.get(command.known_as, at))
+            self._remember(command, last)
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
     def _remember(self, command: Command, at: int) -> None:

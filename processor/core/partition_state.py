@@ -126,6 +126,7 @@ class PartitionState:
         closed: Memory of closed ones.
         commands: Memory of commands.
         command_reader: Reads them, and knows who may send which.
+        refused_early: Offsets of commands that were refused, and answered, before their turn. An owner that does not know of them answers them again.
         kept: By id, oldest first, the components of units that a late component may correct (B-205).
         kept_bytes: About the memory that they take.
         clock: Epoch ms; never goes backwards.
@@ -176,6 +177,7 @@ class PartitionState:
         self.roll_over_bytes = roll_over_bytes
         self.reading = Reading.of(policy)
         self.command_reader = CommandReader(place.destination, policy)
+        self.refused_early: set[int] = set()
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self.reading)
         self.reader = reader_of(policy)(place.topic, place.partition, self.reading, Caps.of(policy))
         self.groups: dict[bytes, Group] = {}

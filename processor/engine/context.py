@@ -6,7 +6,7 @@ Belongs here: that one value. Does not belong here: its use (`task`, `outputs`, 
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -50,6 +50,7 @@ class TaskContext:
         targets: Which of their target topics are away, and what is refused; one for all tasks of a worker.
         figures: Of its groups by rule that closed, for metrics.
         refused_commands: How many commands were refused since their senders have no right to them, by reason; one for all tasks of a worker.
+        refused_early: Offsets of refused commands that were answered before their turn, by partition; a restore of one keeps them.
         plan_bytes: Most bytes of the groups that one plan closes (`uow.processor.core.plan_size`).
     """
 
@@ -73,6 +74,7 @@ class TaskContext:
     targets: TargetTopics = field(default_factory=no_targets)
     figures: RuleFigures = field(default_factory=RuleFigures)
     refused_commands: Counter[str] = field(default_factory=Counter)
+    refused_early: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     @property
     def roll_over_bytes(self) -> int:

@@ -54,7 +54,7 @@ from uow.processor.engine.shares import Shares
 from uow.processor.engine.ticks import Look, TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults, from_position
 from uow.schemas.error_classes import InternalError
-from uow.topics.commands import RecordPlace
+from uow.topics.commands import Asked, AskedInVain, RecordPlace
 
 READ_TIMEOUT_S = 0.2
 """Longest one read waits for a first record: how long a stop or a deadline may go unseen."""
@@ -203,20 +203,22 @@ class Driver(PollLoop):
                 owned.quarantine.hurry(tp, self._clock.monotonic_ms())
 
     def _answer_about_others(self) -> None:
-        """In blocked partitions: a command about a record that is not the one that blocks does nothing."""
+        """In blocked partitions: a command about a record that is not the one that blocks does nothing, nor does one without right to it."""
         if not self._asked:
             return
         owned, batches = self._partitions, []
         for tp, task in owned.tasks.items():
             self._asked.passed(tp, task.command_position)
-            others = self._asked.others(tp, task.position) if tp in owned.quarantine else []
-            if others:
-                here = RecordPlace(*tp, task.position)
-                texts = [
-                    f"{each.command.source} does not block its partition, {here} does: nothing is done"
-                    for each in others
-                ]
-                batches.append(Batch(tp, Work.ANSWERS, answers=[*zip(others, texts, strict=True)]))
+            if tp not in owned.quarantine:
+                continue
+            here = RecordPlace(*tp, task.position)
+            answers: list[tuple[Asked | AskedInVain, str]] = [
+                (each, f"{each.command.source} does not block its partition, {here} does: nothing is done")
+                for each in self._asked.others(tp, task.position)
+            ]
+            answers += [(each, each.command.answer) for each in self._asked.in_vain(tp)]
+            if answers:
+                batches.append(Batch(tp, Work.ANSWERS, answers=answers))
         if batches:
             self._process(batches, self._source.token())
 
@@ -266,7 +268,9 @@ class Driver(PollLoop):
         if batch.count:
             self._shares.took(batch.tp, batch.count, batch.seconds + plan.seconds, self._clock.monotonic_ms())
         if batch.work is Work.ANSWERS:  # it is blocked still
-            self._asked.answered(batch.tp, [asked for asked, _ in batch.answers])
+            answered = [asked for asked, _ in batch.answers]
+            self._asked.answered(batch.tp, answered)
+            tasks[batch.tp].note_refused([each.offset for each in answered if isinstance(each, AskedInVain)])
             return
         self._partitions.on_progress(batch.tp)
         if plan.is_cut:

@@ -74,7 +74,7 @@ from uow.schemas.records import (
     DecidedCommand,
     GroupRow,
 )
-from uow.topics.commands import Asked
+from uow.topics.commands import Asked, AskedInVain
 from uow.topics.grouping import NoRules
 from uow.topics.headers import RULE
 from uow.topics.path_map import MOST_ENDED, PARTITION, line_of
@@ -152,9 +152,11 @@ class PartitionTask:
 
     def _empty_partition(self) -> Partition:
         context = self.context
-        return Partition(
+        empty = Partition(
             context.place(self.tp.partition), context.policy, context.plan_bytes, context.rules, context.roll_over_bytes
         )
+        empty.refused_early = context.refused_early[self.tp.partition]
+        return empty
 
     def let_go(self) -> None:
         """Lets go of everything held and remembered: it is not what is committed, and another task takes its place once it is restored. This one makes no plan any more."""
@@ -381,11 +383,19 @@ class PartitionTask:
         self.partition.refuse_command(record, why)
         return self._plan()
 
-    def has_answered(self, asked: Asked) -> bool:
+    def has_answered(self, asked: Asked | AskedInVain) -> bool:
         """True if a command was answered before it was its turn."""
+        if isinstance(asked, AskedInVain):
+            return asked.offset in self.partition.refused_early
         return self.partition.has_answered(asked.command, asked.at)
 
-    def answer_early(self, answers: Sequence[tuple[Asked, str]]) -> Plan:
+    def note_refused(self, offsets: Sequence[int]) -> None:
+        """The answers of these commands, refused before their turn, are written."""
+        known = self.partition.refused_early
+        known.difference_update([each for each in known if each < self.command_position])
+        known.update(offsets)
+
+    def answer_early(self, answers: Sequence[tuple[Asked | AskedInVain, str]]) -> Plan:
         """The plan of commands to set other records aside than the one that blocks: they are answered, and do nothing."""
         for asked, text in answers:
             self.partition.answer_early(asked, done=False, text=text)

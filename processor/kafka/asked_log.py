@@ -129,9 +129,11 @@ class KafkaAskedLog:
     def _take(self, message: Any) -> None:
         ((headers, record),) = looked_at([message])  # they may not be readable
         destination, reader = self._destinations[message.topic()]
-        found = asked_aside(Seen(record, headers), reader)
-        if found is not None and found[0] in self._found:
-            self._found[found[0]].append(AskedOf(destination, message.partition(), found[1]))
+        place, asked = asked_aside(Seen(record, headers), reader) or (None, None)
+        if place in self._found and isinstance(
+            asked, Asked
+        ):  # others are answered by the worker, when it is their turn
+            self._found[place].append(AskedOf(destination, message.partition(), asked))
 
     def close(self) -> None:
         """Closes the consumer."""

@@ -26,7 +26,7 @@ from uow.spark_sink import journal
 from uow.spark_sink.kafka import Cluster
 from uow.spark_sink.recompute import Arrived, Decided, Order, orders_of
 from uow.topics.command_keys import CommandKey, CommandRights, CommandSigner, signed_bytes
-from uow.topics.commands import BadCommand, Command, CommandReader, Verb, command_headers
+from uow.topics.commands import Asked, BadCommand, Command, CommandReader, Verb, command_headers
 from uow.topics.policies import DestinationPolicy, LatePolicy
 
 T0 = 1_000_000_000
@@ -283,12 +283,14 @@ def test_nobody_uses_up_the_id_of_a_command_of_somebody_else() -> None:
 
 def test_an_early_look_at_commands_to_set_aside_asks_for_the_right_too() -> None:
     reader = CommandReader("D", policy())
-    asks = release(verb=Verb.SET_ASIDE, source="D.components/0/5")
+    asks = release(verb=Verb.SET_ASIDE, source=f"{TOPICS.components}/0/5")
     where = Tp(TOPICS.commands, 0)
     for headers, is_heard in ((asks, False), (signed(FORWARDER, asks), False), (signed(OPERATOR, asks), True)):
         found = asked_aside(FakeRecord(0, headers, None, b"a", T0, where), reader)
-        assert (found is not None) is is_heard
-        assert found is None or found[1].command.is_verified
+        assert found is not None
+        assert found[0] == (TOPICS.components, 0, 5)
+        assert isinstance(found[1], Asked) is is_heard
+        assert found[1].command.is_verified is (headers is not asks)
 
 
 def test_an_audit_takes_the_command_that_was_obeyed_and_not_a_forged_one_with_its_id_and_time() -> None:
