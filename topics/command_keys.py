@@ -87,11 +87,13 @@ class Judgement(NamedTuple):
         refused: Why it is refused; None: it may be obeyed.
         text: The same, for people.
         is_verified: True if the signature is that of the key which the command names.
+        nameless_before: A copy that was appended before this moment, epoch ms, has not been verified; 0: there can be none.
     """
 
     refused: Refused | None = None
     text: str = ""
     is_verified: bool = False
+    nameless_before: int = 0
 
 
 def signed_bytes(destination: str, key: bytes | None, value: bytes | None, headers: Pairs) -> bytes:
@@ -172,9 +174,14 @@ class CommandRights:
     unsigned: Collection[str] = frozenset()
     window_ms: int = WINDOW_MS
 
+    @property
+    def since_ms(self) -> int:
+        """The moment from which signatures are asked for, epoch ms: the first key counts."""
+        return min((key.since_ms for key in self.keys), default=NEVER_ENDS)
+
     def are_asked(self, at: int) -> bool:
-        """True if a command that was appended then is judged: from the moment on at which the first key counts."""
-        return bool(self.keys) and at >= min(key.since_ms for key in self.keys)
+        """True if a command that was appended then is judged."""
+        return at >= self.since_ms
 
     def judge(self, verb: str, key: bytes | None, value: bytes | None, headers: Pairs, at: int) -> Judgement:
         """Judges a command.
@@ -211,7 +218,8 @@ class CommandRights:
             return Judgement(Refused.TIME, text)
         if not signer.may(verb):
             return Judgement(Refused.VERB, f"key {name!r} has no right to {verb}", True)
-        return Judgement(None, "", True)
+        is_new = int(said[SIGNED_AT]) >= self.since_ms + self.window_ms
+        return Judgement(None, "", True, 0 if is_new else self.since_ms)
 
     def _is_in_time(self, raw: bytes, at: int) -> bool:
         is_number = raw.isdigit() and len(raw) <= _DIGITS

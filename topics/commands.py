@@ -101,6 +101,7 @@ class Command(NamedTuple):
         generation: Of the group, where no other one of the id is meant; 0: whichever is open.
         manifest: Of a manifest what its value says (B-78).
         is_verified: True if a signature proves that `by` sent it (`uow.topics.command_keys`).
+        nameless_before: Of a verified one: one that was appended before this moment may be the same, and is remembered by its id alone.
     """
 
     id: bytes
@@ -116,6 +117,7 @@ class Command(NamedTuple):
     source: str = ""
     manifest: Manifest | None = None
     is_verified: bool = False
+    nameless_before: int = 0
 
     @property
     def known_as(self) -> bytes:
@@ -282,7 +284,10 @@ class CommandReader:
             return command
         found = self._rights.judge(command.verb, record.key(), record.value(), headers, at)
         if found.refused is None or isinstance(command, BadCommand):
-            return command._replace(is_verified=found.is_verified)
+            command = command._replace(is_verified=found.is_verified)
+            return (
+                command if isinstance(command, BadCommand) else command._replace(nameless_before=found.nameless_before)
+            )
         bad = failed_command(headers, found.text)
         return bad._replace(refused=found.refused.value, is_verified=found.is_verified)
 

@@ -219,13 +219,17 @@ class Partition(PartitionState):
             text = command.answer
         elif command.verb is Verb.SET_ASIDE and self._is_answered_otherwise(command, at):
             return
-        elif command.known_as in self.commands:
+        elif self._is_repeated(command):
             text = "a repeated command does nothing more"
         elif command.verb is Verb.SET_ASIDE:
             text = f"{command.source} does not block its partition, which is at {self.position}: nothing is done"
         else:
             done, text = self._decide_command(command, at)
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
+
+    def _is_repeated(self, command: Command) -> bool:
+        known = self.commands.at_by_id
+        return command.known_as in known or known.get(command.id, command.nameless_before) < command.nameless_before
 
     def _is_answered_otherwise(self, command: Command, at: int) -> bool:
         """True if a command to set a record aside was answered while the partition was blocked, or is for a router, which answers it."""

@@ -29,6 +29,7 @@ from uow.topics.command_keys import CommandKey, CommandRights, CommandSigner, si
 from uow.topics.commands import Asked, BadCommand, Command, CommandReader, Verb, command_headers
 from uow.topics.policies import DestinationPolicy, LatePolicy
 
+ALL = frozenset({"all"})
 T0 = 1_000_000_000
 WINDOW = 300_000
 OPERATOR, FORWARDER, OLD, STRANGER = map(ForeignSigner, ("operators", "forwarder", "old", "operators"))
@@ -156,7 +157,7 @@ def test_a_signature_holds_for_one_record_alone(
     def judged(headers: Headers, destination: str, key: bytes | None, value: bytes | None) -> Any:
         return CommandRights(destination, rights, (), WINDOW).judge("release", key, value, headers, T0)
 
-    assert judged(whole, "D", b"a", None) == (None, "", True)
+    assert judged(whole, "D", b"a", None)[:3] == (None, "", True)
     found = judged(change(whole), more.get("destination", "D"), said["key"], said["value"])
     assert found.refused is not None, what
     assert not found.is_verified
@@ -271,6 +272,36 @@ def test_a_copy_of_a_command_does_nothing_more_also_after_a_restart() -> None:
     life.hold(at=T0 + 2)
     assert not life.tell(headers, at=T0 + WINDOW)[0].done
     assert not life.tell(headers, at=T0 + WINDOW + 1)[0].done
+
+
+@pytest.mark.parametrize("signed_before_ms", [0, 1, WINDOW, WINDOW + 1])
+@pytest.mark.parametrize("after_ms", [0, 1, WINDOW])
+def test_a_copy_does_nothing_more_where_signatures_are_asked_for_between_the_two(
+    signed_before_ms: int, after_ms: int
+) -> None:
+    """The first was remembered by its id alone. It may have been signed after it was appended: clocks differ."""
+    since = T0 + 1_000
+    life = Life(
+        policy_of(late_policy=LatePolicy.REOPEN, command_keys=(CommandKey("operators", OPERATOR.public, ALL, since),))
+    )
+    life.hold()
+    for signed_at in (since - signed_before_ms, since + WINDOW - 1):
+        headers = signed(OPERATOR, release(command_id=f"at {signed_at}"), at=signed_at)
+        life.tell(headers, at=since - 1)
+        life.hold(at=since + 1)
+        answer = life.tell(headers, at=since + after_ms)[0]
+        assert not answer.done
+        assert "repeated" in answer.text or "was appended more than" in answer.text
+        assert b"a" in life.task.groups
+
+
+def test_an_id_that_was_used_before_signatures_were_asked_for_may_be_used_after_a_window() -> None:
+    """Else somebody could have used up ids that can be guessed, such as those of routers."""
+    life = Life(policy_of(command_keys=(CommandKey("operators", OPERATOR.public, ALL, T0 + 1),)))
+    life.tell(release(command_id="guessed"))
+    life.hold(at=T0 + 1)
+    headers = signed(OPERATOR, release(command_id="guessed"), at=T0 + 1 + WINDOW)
+    assert life.tell(headers, at=T0 + 1 + WINDOW)[0].done
 
 
 def test_nobody_uses_up_the_id_of_a_command_of_somebody_else() -> None:
