@@ -135,6 +135,11 @@ def known_as(command_id: bytes, signer: str | None) -> bytes:
     return command_id if signer is None else b"\xff%s\xff%s" % (signer.encode(), command_id)
 
 
+def signer_of(known: bytes) -> bytes:
+    """The part of what a command is remembered by that is the same for all of its signer; empty: it is not signed."""
+    return known[: known.index(b"\xff", 1)] if known[:1] == b"\xff" else b""
+
+
 def is_verified(said: Mapping[str, bytes | None]) -> bool:
     """True if the headers of an answer say that a signature proves the name in it."""
     return said.get(USER_VERIFIED) == b"true"

@@ -228,8 +228,10 @@ class Partition(PartitionState):
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
     def _is_repeated(self, command: Command) -> bool:
-        known = self.commands.at_by_id
-        return command.known_as in known or known.get(command.id, command.nameless_before) < command.nameless_before
+        if command.known_as in self.commands:
+            return True
+        at = self.commands.get(command.id) if command.nameless_before else None
+        return at is not None and at < command.nameless_before
 
     def _is_answered_otherwise(self, command: Command, at: int) -> bool:
         """True if a command to set a record aside was answered while the partition was blocked, or is for a router, which answers it."""
@@ -239,15 +241,15 @@ class Partition(PartitionState):
 
     def has_answered(self, command: Command, at: int) -> bool:
         """True if this very command, or one with its id that came later, was answered."""
-        return self.commands.at_by_id.get(command.known_as, -1) >= at
+        last = self.commands.get(command.known_as)
+        return last is not None and last >= at
 
     def answer_early(self, asked: Asked | AskedInVain, *, done: bool, text: str) -> None:
         """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""
         command, at, offset = asked
         if isinstance(command, Command):
             # of two with one id the later one may have been answered first
-            last = max(at, self.commands.at_by_id.get(command.known_as, at))
-            self._remember(command, last)
+            self._remember(command, max(at, self.commands.get(command.known_as) or at))
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
     def _remember(self, command: Command, at: int) -> None:

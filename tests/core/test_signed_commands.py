@@ -295,6 +295,21 @@ def test_a_copy_does_nothing_more_where_signatures_are_asked_for_between_the_two
         assert b"a" in life.task.groups
 
 
+@pytest.mark.parametrize("signer", [FORWARDER, None])
+def test_a_copy_does_nothing_more_however_many_commands_others_have_sent_since(signer: ForeignSigner | None) -> None:
+    """A limit of their number for all would let a forwarder, or a caller without a key, repeat what an operator did once."""
+    life = Life(policy(closed_max_groups=3, unsigned_commands=frozenset({"expire"})))
+    life.hold()
+    copied = signed(OPERATOR, release())
+    assert life.tell(copied)[0].done
+    for number in range(5):
+        name = f"junk{number}"
+        headers = release(name, name, Verb.EXPIRE if signer is None else Verb.CANCEL)
+        life.tell(headers if signer is None else signed(signer, headers, name.encode()), name.encode())
+    life.hold(at=T0 + 1)
+    assert life.tell(copied, at=T0 + 10)[0].text == "a repeated command does nothing more"
+
+
 def test_an_id_that_was_used_before_signatures_were_asked_for_may_be_used_after_a_window() -> None:
     """Else somebody could have used up ids that can be guessed, such as those of routers."""
     life = Life(policy_of(command_keys=(CommandKey("operators", OPERATOR.public, ALL, T0 + 1),)))
