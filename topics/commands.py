@@ -102,6 +102,7 @@ class Command(NamedTuple):
         manifest: Of a manifest what its value says (B-78).
         is_verified: True if a signature proves that `by` sent it (`uow.topics.command_keys`).
         nameless_before: Of a verified one: one that was appended before this moment may be the same, and is remembered by its id alone.
+        is_anonymous: True if signatures are asked for, this verb needs none, and none proves who sent it.
     """
 
     id: bytes
@@ -118,6 +119,7 @@ class Command(NamedTuple):
     manifest: Manifest | None = None
     is_verified: bool = False
     nameless_before: int = 0
+    is_anonymous: bool = False
 
     @property
     def known_as(self) -> bytes:
@@ -288,13 +290,14 @@ class CommandReader:
         if not self._rights.are_asked(at):
             return command
         found = self._rights.judge(command.verb, record.key(), record.value(), headers, at)
-        if found.refused is None or isinstance(command, BadCommand):
-            command = command._replace(is_verified=found.is_verified)
-            return (
-                command if isinstance(command, BadCommand) else command._replace(nameless_before=found.nameless_before)
-            )
+        is_verified = found.is_verified
+        if isinstance(command, BadCommand):
+            return command._replace(is_verified=is_verified)
+        if found.refused is None:
+            before = found.nameless_before
+            return command._replace(is_verified=is_verified, nameless_before=before, is_anonymous=not is_verified)
         bad = failed_command(headers, found.text)
-        return bad._replace(refused=found.refused.value, is_verified=found.is_verified)
+        return bad._replace(refused=found.refused.value, is_verified=is_verified)
 
 
 def failed_command(headers: Sequence[tuple[str, bytes | None]], complaint: str) -> BadCommand:

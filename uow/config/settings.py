@@ -623,7 +623,7 @@ SETTINGS: tuple[Setting, ...] = (
         ValueType.CHOICES,
         _DEFAULTS["unsigned_commands"],
         "With `command_keys`: commands that need no signature.",
-        reason="callers of fan-out write manifests, which begin groups and end none; add `cancel` only where every forwarder may give any unit up",
+        reason="callers of fan-out write manifests, which begin groups and end none; where they do not trust each other `[]`, and a key for each of them; add `cancel` only where every forwarder may give any unit up",
         choices=Verb,
     ),
     _integer(
