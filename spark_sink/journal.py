@@ -60,7 +60,8 @@ def arrivals(messages: list[Message], hidden: Callable[[Sequence[int]], set[int]
     read = []
     for headers, record in found:
         shown = None if isinstance(record, UnreadableRecord) or record.offset() in unshown else headers or ()
-        read.append(Arrived(record.offset(), record.timestamp()[1], record.key(), record.value(), shown))
+        kind, at = record.timestamp()
+        read.append(Arrived(record.offset(), at, record.key(), record.value(), shown, kind))
     return read
 
 

@@ -72,6 +72,7 @@ from uow.spark_sink.destination_rules import NO_RULES
 from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics import headers as names
 from uow.topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES, DestinationTopics
+from uow.topics.command_keys import LOG_APPEND_TIME
 from uow.topics.commands import Command, CommandReader
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Reading
@@ -210,12 +211,21 @@ class Arrived:
         key: Key.
         value: Value.
         headers: Headers, all of them, in order; None if the worker's client cannot read them.
+        kind: Of its timestamp.
     """
 
-    __slots__ = ("_at", "_headers", "_key", "_offset", "_value")
+    __slots__ = ("_headers", "_key", "_offset", "_timestamp", "_value")
 
-    def __init__(self, offset: int, at: int, key: bytes | None, value: bytes | None, headers: Headers | None) -> None:
-        self._offset, self._at, self._key, self._value, self._headers = offset, at, key, value, headers
+    def __init__(
+        self,
+        offset: int,
+        at: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        kind: int = LOG_APPEND_TIME,
+    ) -> None:
+        self._offset, self._timestamp, self._key, self._value, self._headers = offset, (kind, at), key, value, headers
 
     def offset(self) -> int:
         return self._offset
@@ -227,7 +237,7 @@ class Arrived:
         return self._value
 
     def timestamp(self) -> tuple[int, int]:
-        return 2, self._at
+        return self._timestamp
 
     def headers(self) -> Headers:
         """The headers. Raises UnicodeDecodeError if they cannot be read, as the worker's client does."""

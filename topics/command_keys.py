@@ -32,6 +32,8 @@ SIGNER: Final = "uow-user-id"
 PREFIX: Final = b"uow-command-signature-1\n"
 """Begins the bytes that are signed, so that no signature made for something else fits."""
 KEY_BYTES: Final = 32
+LOG_APPEND_TIME: Final = 2
+"""Kind of a timestamp that the broker gave, as confluent_kafka numbers them."""
 ALL_VERBS: Final = "all"
 NEVER_ENDS: Final = 2**63 - 1
 WINDOW_MS: Final = 300_000
@@ -179,9 +181,9 @@ class CommandRights:
         """The moment from which signatures are asked for, epoch ms: the first key counts."""
         return min((key.since_ms for key in self.keys), default=NEVER_ENDS)
 
-    def are_asked(self, at: int) -> bool:
-        """True if a command that was appended then is judged."""
-        return at >= self.since_ms
+    def are_asked(self, kind: int, at: int) -> bool:
+        """True if a command with this timestamp is judged. One that its sender may have chosen does not say that it came before there were keys."""
+        return bool(self.keys) and (at >= self.since_ms or at < 0 or kind != LOG_APPEND_TIME)
 
     def judge(self, verb: str, key: bytes | None, value: bytes | None, headers: Pairs, at: int) -> Judgement:
         """Judges a command.

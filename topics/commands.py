@@ -286,8 +286,8 @@ class CommandReader:
 
     def read(self, headers: Sequence[tuple[str, bytes | None]], record: CommandRecord) -> Command | BadCommand:
         """The command in a record, of which the headers could be read."""
-        command, at = read_command(headers, record.value()), record.timestamp()[1]
-        if not self._rights.are_asked(at):
+        command, (kind, at) = read_command(headers, record.value()), record.timestamp()
+        if not self._rights.are_asked(kind, at):
             return command
         found = self._rights.judge(command.verb, record.key(), record.value(), headers, at)
         is_verified = found.is_verified

@@ -23,6 +23,7 @@ from uow.processor.engine.task import PartitionTask
 from uow.schemas import codec
 from uow.schemas.records import Answer
 from uow.spark_sink import journal
+from uow.spark_sink.journal import arrivals
 from uow.spark_sink.kafka import Cluster
 from uow.spark_sink.recompute import Arrived, Decided, Order, orders_of
 from uow.topics.command_keys import CommandKey, CommandRights, CommandSigner, signed_bytes
@@ -272,6 +273,21 @@ def test_a_copy_of_a_command_does_nothing_more_also_after_a_restart() -> None:
     life.hold(at=T0 + 2)
     assert not life.tell(headers, at=T0 + WINDOW)[0].done
     assert not life.tell(headers, at=T0 + WINDOW + 1)[0].done
+
+
+@pytest.mark.parametrize(("kind", "at"), [(1, T0 - 1), (1, 0), (1, -1), (0, -1), (2, -1)])
+def test_a_time_that_its_sender_may_have_chosen_does_not_say_that_a_command_came_before_there_were_keys(
+    kind: int, at: int
+) -> None:
+    reader = CommandReader("D", policy_of(command_keys=(CommandKey("operators", OPERATOR.public, ALL, T0),)))
+    for headers, refused in ((release(), "not_signed"), (signed(OPERATOR, release()), "unknown_key")):
+        sent = FakeRecord(0, headers, None, b"a", at, Tp(TOPICS.commands, 0), kind=kind)
+        for record in (sent, *arrivals([sent])):  # type: ignore[list-item]
+            read = reader.read(headers, record)
+            assert isinstance(read, BadCommand)
+            assert read.refused == refused
+    before = FakeRecord(0, release(), None, b"a", T0 - 1)
+    assert isinstance(reader.read(release(), before), Command)
 
 
 @pytest.mark.parametrize("signed_before_ms", [0, 1, WINDOW, WINDOW + 1])
