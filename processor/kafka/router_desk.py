@@ -155,9 +155,10 @@ class RouterDesk:
             seen, b"%s/%d/" % (tp.topic.encode(), tp.partition), self._now, _is_readable, found
         )
 
-    def destinations(self, topic: str) -> Sequence[str]:
-        """Those of an input's rules, in the order in which these are asked."""
-        return self._routings[topic].destinations
+    def commanded_by(self, topic: str) -> Sequence[str]:
+        """The destinations whose commands set its records aside: those of an input's rules, in the order in which these are asked; of these the ones with keys, if there are any."""
+        names = self._routings[topic].destinations
+        return [name for name in names if self._targets[name].policy.command_keys] or names
 
     def set_aside(
         self, headers: Headers | None, record: RawRecord, why: UowError, asked: Sequence[AskedOf], found: RoutedRecords

@@ -242,6 +242,30 @@ def test_another_version_is_used_from_the_next_turn_on() -> None:
     assert [row.name for row in rows(one, b"UK")] == ["low-stock/UK@2"]
 
 
+@pytest.mark.parametrize("signed", [(), ("supply",), ("other",), ("supply", "other")])
+def test_where_one_destination_of_an_input_has_keys_those_without_do_not_set_its_records_aside(
+    signed: tuple[str, ...],
+) -> None:
+    """Else whoever may write the commands of one destination could take records from another one."""
+    keys = (CommandKey("ops", CommandSigner("ops", bytes(32)).public, frozenset({"all"}), 1),)
+    names, rules = ("supply", "other"), Rules()
+    second = replace(RULE, rule_id="second", destination="other")
+    rules.now = RuleSet(
+        replace(TABLES, rules=(*TABLES.rules, second), rows=(*ROWS, replace(ROWS[0], rule_id="second")))
+    )
+    targets = {
+        name: RouteTarget(
+            DestinationTopics("shop", name),
+            replace(POLICY, command_keys=keys if name in signed else ()),
+            RecordLimit(),
+        )
+        for name in names
+    }
+    routers = {"stock": RouterSettings(("stock.events",), ())}
+    found = RouterDesk(rules, routers, targets, reader(Log()), PLACE.topic, lambda: 0)
+    assert {*found.commanded_by("stock.events")} == {*(signed or names)}
+
+
 def test_a_version_of_a_live_rule_is_announced_once_to_all_partitions_and_a_planned_row_when_it_begins_b13() -> None:
     log, rules, now = Log(), Rules(), [0]
     live = replace(TABLES, rules=(replace(RULE, on_rule_change=OnRuleChange.LIVE),), rows=ROWS[:2])
