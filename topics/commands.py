@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, Self
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import (
     MAX_SEQ,
+    Answer,
     Range,
     parse_ranges,
     ranges_text,
@@ -145,6 +146,20 @@ def signer_of(known: bytes) -> bytes:
 def is_verified(said: Mapping[str, bytes | None]) -> bool:
     """True if the headers of an answer say that a signature proves the name in it."""
     return said.get(USER_VERIFIED) == b"true"
+
+
+def is_answer_to(answer: Answer, command: Command, signer: str | None) -> bool:
+    """True if an answer is one to this command. Ids can be guessed, so somebody may have sent another command under the same one.
+
+    A worker does no command under the name of a key that did not sign it, unless its verb needs no signature.
+
+    Args:
+        answer: The answer.
+        command: The command.
+        signer: Name of the key that signed it; None: none did.
+    """
+    said = answer.command_id.encode(), answer.verb, answer.id.encode(), answer.by
+    return said == (command.id, command.verb.value, command.group_id, command.by if signer is None else signer)
 
 
 def claimed(name: str | None, is_verified: bool = False) -> str:

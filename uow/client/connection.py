@@ -1138,7 +1138,8 @@ class Connection:
             raise ConfigError("why", why, "a command needs a reason")
         source = f"{message.topic}/{message.partition}/{message.offset}"
         command = Command(f"cancel:{destination}:{source}".encode(), Verb.CANCEL, group_id, why, by)
-        hop, cancellation = self._hop(message), self._session.answers_of(destination).expect(command.id)
+        signer = None if self._signer is None else self._signer.name
+        hop, cancellation = self._hop(message), self._session.answers_of(destination).expect(command, signer)
         cancellation._sent(hop.forward(message, self._command_record(destination, command)), hop)
         return cancellation
 

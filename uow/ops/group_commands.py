@@ -23,7 +23,8 @@ from uow.schemas.error_classes import DecodeError, UowError
 from uow.schemas.records import Answer
 from uow.schemas.registry import connect as connect_registry
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.commands import COMMAND_ID, Command, Verb, is_verified
+from uow.topics.commands import COMMAND_ID, KIND_ANSWER, Command, Verb, is_answer_to, is_verified
+from uow.topics.headers import KIND
 from uow.topics.partitioner import partition_for
 
 LOOK_AGAIN_S = 0.05
@@ -63,6 +64,8 @@ class CommandClient:
         counts = counts_with(settings, topics.commands, topics.outcomes)
         self._topics, self._partitions = topics, counts[topics.commands]
         self._has_paths = settings.policy(destination).has_paths
+        signer = settings.command_signer()
+        self._signer = None if signer is None else signer.name
 
     def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Reply]:
         """Sends commands, and yields their answers as they come.
@@ -137,10 +140,16 @@ class CommandClient:
                 for record in records:
                     said = dict(record.headers() or ())
                     command_id = said.get(COMMAND_ID)
-                    if command_id is None:
+                    if command_id is None or said.get(KIND) != KIND_ANSWER:
                         continue
-                    if any(waiting.pop((command_id, home), None) for home in (tp.partition, None)):
-                        yield tp.partition, Reply(self._answer(record.value() or b""), is_verified(said))
+                    known = ((command_id, home) for home in (tp.partition, None))
+                    asked = next((each for each in known if each in waiting), None)
+                    if asked is None:
+                        continue
+                    answer = self._answer(record.value() or b"")
+                    if is_answer_to(answer, waiting[asked], self._signer):
+                        del waiting[asked]
+                        yield tp.partition, Reply(answer, is_verified(said))
             positions = ends
             if not waiting:
                 return
