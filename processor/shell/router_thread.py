@@ -48,12 +48,11 @@ from uow.processor.rules.targets import target_topics
 from uow.processor.rules.trusted_rows import TrustedRows
 from uow.processor.shell.app import NewRouter
 from uow.processor.shell.monitor import WorkerStatus
+from uow.processor.shell.router_rights import check_rights
 from uow.schemas.error_classes import ConfigError
 from uow.schemas.registry import framer_for
 from uow.topics.catalogue import DestinationTopics, rules_topic
-from uow.topics.command_keys import CommandSigner
-from uow.topics.commands import CommandReader, Verb
-from uow.topics.policies import DestinationPolicy
+from uow.topics.commands import CommandReader
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 
 log = logging.getLogger("uow.rules")
@@ -134,19 +133,6 @@ def rule_tables(
     return with_rules, lambda: 2 * log_.row_bytes, log_
 
 
-def _warn_of_rights(destination: str, policy: DestinationPolicy, signer: CommandSigner | None) -> None:
-    """Tells which commands of routers would be refused, before one is."""
-    own = [each for each in policy.command_keys if signer is not None and each.public == signer.public]
-    for verb in (Verb.FAIL, Verb.RULE_CHANGE):
-        is_allowed = verb in policy.unsigned_commands or any(each.may(verb) for each in own)
-        if policy.command_keys and not is_allowed:
-            log.warning(
-                "rules: %s refuses the command %s of this router: application.command_key names no key that may sign it",
-                destination,
-                verb,
-            )
-
-
 def upstream(settings: WorkerSettings, rules: RuleFollower) -> RouterPositions:
     """How far the routers are, for the assembler (B-218)."""
     # for so long nobody routes when a worker dies
@@ -193,13 +179,16 @@ def kafka_router(
         partitions: Number of partitions by topic name, the same.
         on_step: Called at each commit step, with `router-` before its name; for drills.
         wall: The wall clock, epoch ms.
+
+    Raises:
+        ConfigError: As of `check_rights`.
     """
+    check_rights(settings, rules.rules, wall())
     targets, framer, signer = {}, framer_for(settings.registry_url), settings.command_signer()
     for name, policy in settings.destinations.items():
         topics = DestinationTopics(settings.application_id, name)
         limit = RecordLimit(limits.get(topics.components, INPUT_LIMIT_BYTES))
         framing = framer.header("Answer", topics.outcomes)
-        _warn_of_rights(name, policy, signer)
         targets[name] = RouteTarget(topics, policy, limit, partitions.get(topics.components, 1), framing, signer)
     routers, started = settings.of_routers, time.monotonic()
 
