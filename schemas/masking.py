@@ -44,6 +44,15 @@ def masked(text: str) -> str:
     return _SECRETS.sub(_secret, text)
 
 
+def masked_path(text: str) -> str:
+    """A path of a file that holds a key, or the mask where it looks like a key, or like such a file: people put it in the wrong place."""
+    return MASK if "\n" in text or _KEYS.search(text) or _KEY.fullmatch(text.strip()) else text
+
+
+_KEYS: Final = re.compile(r"[\w+/-]{38,}=")
+_KEY: Final = re.compile(r"[\w+/-]{43}|[0-9A-Fa-f]{64}")
+
+
 def masked_value(text: str) -> str:
     """The same of a value that is a URL as a whole, if it is one: it may have spaces, and its end is the end of the text."""
     found = _WHOLE.fullmatch(text)

@@ -232,15 +232,25 @@ _DIGITS: Final = 15
 
 
 def is_public_key(text: str) -> bool:
-    """True if a text is a public key: 32 bytes in base64."""
+    """True if a text is a public key: 32 bytes in base64, and none of those few under which anybody can make signatures."""
     raw = _decoded(text.encode())
-    if raw is None or len(raw) != KEY_BYTES:
+    if raw is None or len(raw) != KEY_BYTES or _y_of(raw) in _SMALL_ORDER:
         return False
     try:
         _public(text)
     except ValueError:
         return False
     return True
+
+
+def _y_of(raw: bytes) -> int:
+    return int.from_bytes(raw, "little") & (1 << 255) - 1
+
+
+_P: Final = 2**255 - 19
+_Y_OF_ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER: Final = frozenset({0, 1, _P - 1, _P, _P + 1, _Y_OF_ORDER_8, _P - _Y_OF_ORDER_8})
+"""The points of small order, by the coordinate that is encoded; two of them also beyond the prime, which libraries accept (RFC 8032, 5.1.3)."""
 
 
 def _decoded(text: bytes) -> bytes | None:

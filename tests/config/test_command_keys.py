@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import traceback
+from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from uow.config.command_key_files import make_key, read_signer
 from uow.config.loading import load
 from uow.processor.engine.settings_record import differences, row_of
 from uow.schemas.error_classes import ConfigError
-from uow.topics.command_keys import NEVER_ENDS, CommandKey
+from uow.topics.command_keys import NEVER_ENDS, CommandKey, is_public_key
 from uow.topics.commands import Command, CommandReader
 from uow.topics.policies import DestinationPolicy
 
@@ -152,3 +155,92 @@ def test_a_file_that_others_may_read_or_that_is_no_key_is_refused() -> None:
         assert "secret" not in str(caught.value)
     with pytest.raises(ConfigError, match="No such file"):
         read_signer(Path("nowhere.key"))
+
+
+P, ORDER = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+D = -121665 * pow(121666, -1, P) % P
+
+
+def added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """The sum of two points of the curve (RFC 8032, 5.1.4)."""
+    (x, y), (u, v) = one, other
+    k = D * x * y * u * v % P
+    return (x * v + y * u) * pow(1 + k, -1, P) % P, (y * v + x * u) * pow(1 - k, -1, P) % P
+
+
+def times(count: int, point: tuple[int, int]) -> tuple[int, int]:
+    found = (0, 1)
+    for bit in f"{count:b}":
+        found = added(found, found)
+        found = added(found, point) if bit == "1" else found
+    return found
+
+
+def point_of(y: int) -> tuple[int, int] | None:
+    square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    x = x if (x * x - square) % P == 0 else x * pow(2, (P - 1) // 4, P) % P
+    return (x, y) if (x * x - square) % P == 0 else None
+
+
+def encoded(x: int, y: int) -> str:
+    return b64encode((y | (x & 1) << 255).to_bytes(32, "little")).decode()
+
+
+def test_a_key_under_which_anybody_can_sign_is_none() -> None:
+    """All points of small order, which are what is left of any point times the order of the others; and their second encodings."""
+    points = [found for y in range(2, 60) if (found := point_of(y)) is not None]
+    weak = {times(ORDER, point) for point in points}
+    assert len(weak) == 8
+    everywhere = {encoded(sign, y) for _, y in weak for sign in (0, 1)}
+    everywhere |= {encoded(sign, y + P) for _, y in weak if y < 19 for sign in (0, 1)}
+    assert len(everywhere) == 14
+    assert not [each for each in everywhere if is_public_key(each)]
+    assert all(is_public_key(encoded(*point)) for point in points)
+    with pytest.raises(ConfigError, match="public must be a raw Ed25519 key"):
+        policy(KEY | {"public": f'"{encoded(0, 1)}"'})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b64encode(bytes(range(32))).decode(),
+        b64encode(bytes(range(15)) + b"\xff" * 6 + bytes(11)).decode(),  # slashes, of which a path keeps one
+        b64encode(bytes(range(32))).decode().rstrip("="),
+        bytes(range(32)).hex(),
+        f'name = "ops"\nprivate = "{b64encode(bytes(range(32))).decode()}"\n',
+        f'private = "{b64encode(bytes(range(32))).decode()}"',
+    ],
+)
+def test_a_key_in_place_of_its_file_is_not_printed(value: str) -> None:
+    settings = load(None, {"UOW_APPLICATION__COMMAND_KEY": value})
+    with pytest.raises(ConfigError) as caught:
+        settings.command_signer()
+    shown = str(settings.effective["application.command_key"].shown)
+    printed = "".join(traceback.format_exception(caught.value)) + shown + str(caught.value)
+    for secret in (value, str(Path(value)), b64encode(bytes(range(32))).decode()[:20], bytes(range(9)).hex()):
+        assert secret not in printed
+    assert load(None, {"UOW_APPLICATION__COMMAND_KEY": "keys/ops.key"}).effective["application.command_key"].shown == (
+        "keys/ops.key"
+    )
+
+
+def test_a_file_that_another_user_may_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path("mine.key")
+    signer = make_key(path, "ops")
+    for mode in (0o620, 0o660, 0o606):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match=f"whose mode is {mode:o}"):
+            read_signer(path)
+    path.chmod(0o440)
+    assert read_signer(path).public == signer.public
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    for owner, mode, is_refused in (
+        (4712, 0o600, True),
+        (4711, 0o600, False),
+        (0, 0o640, False),
+    ):  # the last as secrets are mounted
+        status = os.stat_result((0o100000 | mode, 0, 0, 1, owner, *path.stat()[5:]))
+        monkeypatch.setattr(os, "fstat", lambda _, status=status: status)
+        with pytest.raises(ConfigError, match="that of another user, 4712") if is_refused else nullcontext():
+            assert read_signer(path).public == signer.public

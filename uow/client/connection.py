@@ -200,7 +200,7 @@ class Factory:
         self._base, self._application = transactional_id or client_id or "", application
         self._rolls_back_on_refresh = rollback_on_refresh
         self._on_span, self._on_rejected, self._listener = on_span, on_rejected, listener
-        self._signer = read_signer(Path(command_key)) if command_key else None
+        self._signer = read_signer(command_key) if command_key else None
 
     @classmethod
     def from_config(cls, path: Path | None = None, **settings: Any) -> Self:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from uow.config.command_key_settings import is_key_name
 from uow.schemas.error_classes import ConfigError
+from uow.schemas.masking import masked_path
 from uow.topics.command_keys import KEY_BYTES, CommandSigner
 
 SETTING = "command_key"
@@ -38,29 +39,34 @@ def make_key(path: Path, name: str) -> CommandSigner:
     return signer
 
 
-def read_signer(path: Path) -> CommandSigner:
-    """The key in a file of `make_key`.
+def read_signer(path: Path | str) -> CommandSigner:
+    """The key in a file of `make_key`. A text that looks like a key, in place of a path, is not printed.
 
     Raises:
-        ConfigError: It cannot be read, is none, or other users may read it.
+        ConfigError: It cannot be read, is none, or other users may read or change it; its group may read it.
     """
+    shown = masked_path(str(path))
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        with Path(path).open("rb") as file:
+            status = os.fstat(file.fileno())
             found = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(SETTING, str(path), error.strerror or "cannot be read") from error
+    except OSError as error:  # which has the path
+        raise ConfigError(SETTING, shown, error.strerror or "cannot be read") from None
     except ValueError:
-        raise ConfigError(SETTING, str(path), _RULE) from None
-    if mode & stat.S_IRWXO:
-        raise ConfigError(SETTING, str(path), f"other users may use the file, whose mode is {mode:o}: chmod 600")
+        raise ConfigError(SETTING, shown, _RULE) from None
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (stat.S_IRWXO | stat.S_IWGRP):
+        raise ConfigError(SETTING, shown, f"other users may use the file, whose mode is {mode:o}: chmod 600")
+    if status.st_uid not in (_ROOT, os.geteuid()):
+        raise ConfigError(SETTING, shown, f"the file is that of another user, {status.st_uid}, who may change it")
     name, private = found.get("name"), found.get("private")
     if not isinstance(name, str) or not is_key_name(name) or not isinstance(private, str):
-        raise ConfigError(SETTING, str(path), _RULE)
+        raise ConfigError(SETTING, shown, _RULE)
     try:
         return CommandSigner(name, b64decode(private, validate=True))
     except ValueError:
-        raise ConfigError(SETTING, str(path), _RULE) from None
+        raise ConfigError(SETTING, shown, _RULE) from None
 
 
+_ROOT = 0
 _RULE = "is no file of a private key, as `uow command-key create` makes it"

@@ -36,7 +36,7 @@ from uow.config.settings import (
 )
 from uow.config.value_types import WrongValue, parsed, unknown
 from uow.schemas.error_classes import Complaint, ConfigError
-from uow.schemas.masking import MASK, masked_value
+from uow.schemas.masking import MASK, masked_path, masked_value
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.command_keys import CommandSigner
 from uow.topics.policies import (
@@ -104,6 +104,8 @@ class Effective:
     @property
     def shown(self) -> Any:
         """The value as `uow.toml` would spell it, with secrets masked."""
+        if self.name == "application.command_key":
+            return masked_path(self.value)
         return MASK if self.is_secret else _plain(self.value)
 
 
@@ -202,7 +204,7 @@ class Settings:
     def command_signer(self) -> CommandSigner | None:
         """Signs the commands of this program; None: no key is configured. Raises ConfigError if its file is no good."""
         path = self.value("application.command_key")
-        return read_signer(Path(path)) if path else None
+        return read_signer(path) if path else None
 
     def policy(self, destination: str) -> DestinationPolicy:
         """Policy of a destination.
