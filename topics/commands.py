@@ -139,8 +139,9 @@ def known_as(command_id: bytes, signer: str | None) -> bytes:
 
 
 def signer_of(known: bytes) -> bytes:
-    """The part of what a command is remembered by that is the same for all of its signer; empty: it is not signed."""
-    return known[: known.index(b"\xff", 1)] if known[:1] == b"\xff" else b""
+    """The name of the key in what a command is remembered by (`known_as`); empty: it is not signed."""
+    parts = known.split(b"\xff", 2)
+    return parts[1] if len(parts) == 3 else b""
 
 
 def is_verified(said: Mapping[str, bytes | None]) -> bool:

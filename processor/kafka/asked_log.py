@@ -130,9 +130,8 @@ class KafkaAskedLog:
         ((headers, record),) = looked_at([message])  # they may not be readable
         destination, reader = self._destinations[message.topic()]
         place, asked = asked_aside(Seen(record, headers), reader) or (None, None)
-        if place in self._found and isinstance(
-            asked, Asked
-        ):  # others are answered by the worker, when it is their turn
+        # those that are refused are answered by the worker, when it is their turn
+        if place in self._found and isinstance(asked, Asked):
             self._found[place].append(AskedOf(destination, message.partition(), asked))
 
     def close(self) -> None:

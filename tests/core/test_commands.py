@@ -8,6 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.core.script import (
     Sent,
@@ -53,6 +55,7 @@ from uow.topics.commands import (
     command_headers,
     known_as,
     read_command,
+    signer_of,
 )
 from uow.topics.policies import (
     AliasFamily,
@@ -716,6 +719,14 @@ def test_what_is_remembered_of_commands_depends_on_those_since_the_first_remembe
         for each in added[min(added.index(known) for known in memory.at_by_id.items()) :]:
             again.add(*each)
         assert list(again.at_by_id.items()) == list(memory.at_by_id.items())
+
+
+@given(st.text(max_size=5), st.none() | st.text(min_size=1, max_size=5), st.binary(max_size=5))
+def test_who_signed_a_command_is_told_by_what_it_is_remembered_by(
+    command_id: str, signer: str | None, raw: bytes
+) -> None:
+    assert signer_of(known_as(command_id.encode(), signer)) == (signer or "").encode()
+    signer_of(raw)  # whatever a ledger has
 
 
 @pytest.mark.parametrize("seed", range(20))
