@@ -47,6 +47,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from uow.schemas.error_classes import InternalError, StateCorruptedError, UowError
+from uow.spark_sink import asides as set_asides
 from uow.spark_sink import balance, comparison, expectations, recompute
 from uow.spark_sink.audit_keys import AuditKeys
 from uow.spark_sink.audit_state import AuditState, StateFolder, Unusable
@@ -64,7 +65,7 @@ from uow.spark_sink.superseded import FORMER
 from uow.spark_sink.tables import PLACE, DeltaTables, PresentRows, Table, with_nested
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.headers import INPUT
-from uow.topics.policies import DestinationPolicy
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
 from uow.topics.routes import RouteMatching
 
 EXAMPLES: Final = 20
@@ -326,7 +327,9 @@ class _Run:
         stored = self._stored()
         own = self._rows(stored)
         is_nested = "components" in own[Table.UNITS].columns
-        asides = {} if self.state is None and stored[Table.REJECTED].is_empty else self._asides()
+        asides, claims, claim_count = (
+            ({}, (), 0) if self.state is None and stored[Table.REJECTED].is_empty else self._asides()
+        )
         wanted = Expectations(
             audit.cluster, self.names, audit.policy, span, self.begin, self.leave, cut, audit.rules, is_nested, asides
         )
@@ -360,7 +363,8 @@ class _Run:
                 for offset, why in sorted(found.items())
                 if report.since is None or offset >= report.since[partition]
             }
-            report = replace(report, set_aside=places)
+            counts = Counter(report.totals) + Counter({DifferenceKind.CLAIMED: claim_count})
+            report = replace(report, set_aside=places, totals=dict(counts), examples=(*claims, *report.examples))
             return report, self._ending(keys, balanced, report, stored, is_accepted, routed)
         finally:
             keys.unpersist()
@@ -395,8 +399,8 @@ class _Run:
             note=note if found.unjudged else "",
         ), mark
 
-    def _asides(self) -> dict[int, dict[int, UowError]]:
-        """Why records of the range were set aside, by partition and offset, as `D.rejected` says."""
+    def _asides(self) -> tuple[dict[int, dict[int, UowError]], Sequence[Difference], int]:
+        """Why records of the range were set aside, by partition and offset, as `D.rejected` says and the ledger does not refute; examples of what the ledger does not prove, and how many there are."""
         found: dict[int, dict[int, UowError]] = {}
         rows = self.audit.tables.read(self.spark, Table.REJECTED).where(
             (sql.col("topic") == self.names.rejected)
@@ -410,7 +414,27 @@ class _Run:
                 error = InternalError if name == InternalError.__name__ else UowError
                 why = error(case=case or "", id=None if group_id is None else group_id.encode())
                 found.setdefault(partition, {})[offset] = why
-        return found
+        claims, count = list[Difference](), 0
+        holds = self.audit.policy.handling_policy is not HandlingPolicy.PASS_THROUGH
+        for partition, whys in found.items():
+            ledger = set_asides.read_ledger(self.audit.cluster, self.names.closed_changelog, partition)
+            for offset, claim in set_asides.judged(tuple(whys), ledger, holds=holds).items():
+                if claim is set_asides.Claim.PROVED:
+                    continue
+                why = whys.pop(offset) if claim is set_asides.Claim.REFUTED else whys[offset]
+                count += 1
+                if len(claims) >= EXAMPLES:
+                    continue
+                claims.append(
+                    Difference(
+                        DifferenceKind.CLAIMED,
+                        self.names.rejected,
+                        None if why.id is None else why.id.decode(errors="replace"),
+                        f"{self.names.components}/{partition}/{offset}",
+                        f"set aside, as a record there claims ({type(why).__name__}, {why.case}); not verified: {claim.value}",
+                    )
+                )
+        return found, claims, count
 
     def _stored(self) -> Stored:
         done = {} if self.state is None else self.state.done

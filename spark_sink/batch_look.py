@@ -81,13 +81,16 @@ class BatchLook:
 
     def get(self) -> LookFound | None:
         """The facts after the action; None if Spark did not deliver them, as after an append that was skipped."""
+        # not PySpark's `get`, which may wait without end for an append that was skipped
         observed: Any = self._observation._jo
         deadline = time.monotonic() + WAIT_S
-        while observed.getOrEmpty().isEmpty():
+        while not observed.future().isCompleted():
             if time.monotonic() > deadline:
                 return None
             time.sleep(0.01)
-        found = self._observation.get
+        found = observed.getAsJava()
+        if found.isEmpty():
+            return None
         return LookFound(
             found["records"],
             found["encoded"],

@@ -29,6 +29,7 @@ class DifferenceKind(StrEnum):
     CLOSING = "unlawful closing"
     UNREADABLE = "unreadable"
     REFUSED = "refused"
+    CLAIMED = "unproved claim"
 
 
 SETTLED: Final = """

@@ -39,7 +39,7 @@ class View:
         name: Name of the view.
         question: The question, in words.
         row: The thing that a row of the view stands for.
-        text: Its definition in SQL; `:producer_header` stands for the name of the header that names a component's sender.
+        text: Its definition in SQL; `{producer_header}` stands for the name of the header that names a component's sender.
         example: A query of it.
     """
 
@@ -54,7 +54,7 @@ PRODUCER_CHARS: Final = 200
 """A producer's name in a view is cut to this length: a header may have a megabyte."""
 
 _PRODUCER: Final = f"""left(coalesce(
-    make_valid_utf8(CAST(try_element_at(filter(headers, h -> h.name = :producer_header), -1).value AS STRING)),
+    make_valid_utf8(CAST(try_element_at(filter(headers, h -> h.name = {{producer_header}}), -1).value AS STRING)),
     concat_ws('/', source_topic, source_partition)), {PRODUCER_CHARS})"""
 
 _RANGES: Final = f"""array_join(transform(missing, r -> CASE
@@ -219,8 +219,8 @@ def register(
     for name, frame in frames.items():
         frame.createOrReplaceTempView(name)
     for view in VIEWS:
-        uses = {"producer_header": producer_header} if ":producer_header" in view.text else None
-        spark.sql(view.text, uses).createOrReplaceTempView(view.name)
+        # not a marker and `args`: Spark 4.1 and later may leave a marker unbound (apache/spark#55392)
+        spark.sql(view.text, producer_header=producer_header).createOrReplaceTempView(view.name)
     return [*frames, *(view.name for view in VIEWS)]
 
 

@@ -36,7 +36,7 @@ its first column. A table or a column that is not there (yet) is empty or null. 
 the same names, and a table of the same name is then reached with its schema (`default.units`). A view sees what the sink appends later; call
 `register` again after columns or destinations were added.
 
-Moments are Kafka's timestamps of the records: `written_at` is that of the record which the row was made from. `:producer_header` is the name of the
+Moments are Kafka's timestamps of the records: `written_at` is that of the record which the row was made from. `{producer_header}` is the name of the
 header that names a component's sender, by default `uow-producer-id`, which clients with `on_refused` send; `--producer-header` and
 `register(..., producer_header=)` name another. Without such a header the sender is shown as the component's topic and partition.
 

@@ -12,19 +12,28 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ClusterMetadata,
     ConfigResource,
+    ConsumerGroupDescription,
     NewPartitions,
     NewTopic,
     ResourceType,
     TopicMetadata,
 )
-from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, stop_after_delay, wait_fixed
+from tenacity import (
+    RetryError,
+    Retrying,
+    retry_if_exception,
+    retry_if_result,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_fixed,
+)
 
 from uow.topics.access import denied_text
 from uow.topics.catalogue import TopicSpec, durability
@@ -152,6 +161,36 @@ def denied(admin: AdminClient, names: Sequence[str]) -> list[str]:
     return found
 
 
+_MOVING: Final = frozenset(
+    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
+)
+"""A group's coordinator has moved, or a new cluster makes the topic of offsets just now: the next question finds it."""
+
+
+def _is_moving(failure: BaseException) -> bool:
+    return isinstance(failure, KafkaException) and failure.args[0].code() in _MOVING
+
+
+def described_group(admin: AdminClient, group: str, timeout: float = TIMEOUT_S) -> ConsumerGroupDescription:
+    """The members of a consumer group, and what they own. Asks again while its coordinator moves.
+
+    Args:
+        admin: Connected client.
+        group: The group's name.
+        timeout: Of one question, and of all, seconds.
+
+    Raises:
+        KafkaException: There is no such group, it may not be described, or there was no answer in time.
+    """
+    again = Retrying(
+        retry=retry_if_exception(_is_moving), stop=stop_after_delay(timeout), wait=wait_fixed(0.1), reraise=True
+    )
+    found: ConsumerGroupDescription = again(
+        lambda: admin.describe_consumer_groups([group], request_timeout=timeout)[group].result()
+    )
+    return found
+
+
 def require_group(admin: AdminClient, group: str) -> None:
     """Raises if this user may not use a consumer group: a consumer that may not waits until its time is over.
 
@@ -159,7 +198,7 @@ def require_group(admin: AdminClient, group: str) -> None:
         KafkaException: It may not, or the broker does not answer.
     """
     try:
-        admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result()
+        described_group(admin, group)
     except KafkaException as failure:
         error = failure.args[0]
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from uow.processor.core.gathered import Called, Facts
-from uow.schemas.error_classes import UowError
+from uow.schemas.error_classes import InternalError, UowError
 from uow.schemas.records import (
     Attributes,
     Range,
@@ -226,12 +226,14 @@ class Undelivered(NamedTuple):
         error: The class named in `uow-error-class`; `UowError` where a policy and no fault gave it up.
         command: Who closed it, if a command did.
         decided_at: As of `Delivered`.
+        fault: The failure of the code at the group, if that is why.
     """
 
     closed: Closed
     error: type[UowError]
     command: Command | None = None
     decided_at: int = 0
+    fault: InternalError | None = None
 
 
 class Rejected(NamedTuple):

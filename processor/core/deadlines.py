@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from uow.processor.core.faulty_groups import FaultyGroups
 from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import Group
 from uow.topics.policies import DestinationPolicy
@@ -17,13 +18,14 @@ class Deadlines:
 
     Args:
         policy: Of the destination.
+        faulty: Groups that time passes over.
 
     Attributes:
         due: A clock value before which no group needs to be looked at: not above the first deadline, below it where that has moved later.
     """
 
-    def __init__(self, policy: DestinationPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: DestinationPolicy, faulty: FaultyGroups) -> None:
+        self._policy, self._faulty = policy, faulty
         self._line: list[tuple[int, bytes, int, int, Group]] = []
         self._serial = 0
         self.due = NEVER
@@ -35,7 +37,8 @@ class Deadlines:
         """The group with the earliest deadline, if it is due by `now`."""
         while self.due <= now:
             due, *_, group = self._line[0]
-            if group.is_open and group.due_at(self._policy) == due:
+            self._faulty.at = group
+            if group.is_open and not self._faulty.has(group) and group.due_at(self._policy) == due:
                 return group
             heappop(self._line)
             if group.is_open:
@@ -43,6 +46,7 @@ class Deadlines:
                     group.ruled.scheduled = NEVER
                 self.schedule(group)
             self.due = self._line[0][0] if self._line else NEVER
+        self._faulty.at = None
         return None
 
     def drop_first(self) -> None:
@@ -63,6 +67,8 @@ class Deadlines:
 
     def schedule(self, group: Group) -> int:
         """Puts a group's next moment of interest in line, unless one that is not later stands there for it already. Returns `due`."""
+        if self._faulty and self._faulty.has(group):
+            return self.due
         return self.put(group, group.due_at(self._policy))
 
     def put(self, group: Group, due: int) -> int:

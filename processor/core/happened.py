@@ -27,6 +27,7 @@ class Counts:
         joined: Pieces that are in a component of which another piece counts as held (B-124).
         rerouted: Of those passed: sent on to their right partition (W-110).
         set_aside: Of those rejected: records at which the code itself failed.
+        faulty_groups: Groups closed as failed because the code itself failed at them.
         warned: Groups of which it was told what they lack (B-202).
         mixed: Units delivered whose components are not uniform (W-133).
         notices: Cancel notices made (B-209).
@@ -47,6 +48,7 @@ class Counts:
     failed: int = 0
     rerouted: int = 0
     set_aside: int = 0
+    faulty_groups: int = 0
     warned: int = 0
     mixed: int = 0
     notices: int = 0

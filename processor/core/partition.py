@@ -86,6 +86,7 @@ from uow.schemas.error_classes import (
     InvariantViolation,
     UowError,
 )
+from uow.schemas.records import Reason, UnitOutcome
 from uow.topics.commands import (
     DRY_RUN_WOULD,
     Asked,
@@ -130,6 +131,9 @@ class Partition(PartitionState):
         Returns:
             True if all of them were taken. Else the plan is full, and `position` is that of the first that was not.
         """
+        self.faulty.at = None
+        if self.faulty:
+            self.close_faulty()
         if self.is_full():
             self.is_cut |= bool(records)
             return False
@@ -256,10 +260,14 @@ class Partition(PartitionState):
         self.commands.add(command.known_as, at)
         self.happened.commands.append((command.known_as, at))
 
-    def refuse_command(self, record: Record, why: InternalError) -> None:
-        """Answers a command at which the code failed, without a look at what it asks for: groups and clock stay as they are."""
+    def refuse_command(self, record: Record, why: UowError) -> None:
+        """Answers a command at which the code failed, or of which a broker refuses what it asks for, without a look at that: groups and clock stay as they are."""
         self.command_position = record.offset() + 1
-        text = f"the code failed at it, which is a defect of uow, so nothing is changed: {why}"
+        is_defect = isinstance(why, InternalError)
+        what = (
+            "the code failed at it, which is a defect of uow" if is_defect else "a record that it leads to is refused"
+        )
+        text = f"{what}, so nothing is changed: {why}"
         command = failed_command(read_headers(record) or [], text)
         answer = Answered(command, False, text, record.timestamp()[1], record.offset())
         self.happened.effects.append((answer, None, None))
@@ -327,7 +335,7 @@ class Partition(PartitionState):
 
     def _release_rule(self, command: Command, at: int) -> tuple[bool, str]:
         """Lets the waiting groups of a rule go: all of them, or under `hold_first` one; if none waits the next one need not (B-104 to B-106)."""
-        waiting = [*self.waiting.get(command.rule, ())]
+        waiting = [group for group in self.waiting.get(command.rule, ()) if not self.faulty.has(group)]
         of_rule = [
             group.ruled.policy.release for group in self.by_rule.get(command.rule, ()) if group.ruled is not None
         ]
@@ -336,7 +344,7 @@ class Partition(PartitionState):
             group.ruled is not None and group.ruled.policy.release is Release.HOLD_FIRST for group in ready
         ):
             ready = ready[:1]
-        keeps = not waiting and (not of_rule or Release.HOLD_FIRST in of_rule)
+        keeps = command.rule not in self.waiting and (not of_rule or Release.HOLD_FIRST in of_rule)
         if keeps and len(self.credits) >= MAX_CREDITS and command.rule not in self.credits:
             return False, f"nothing waiting, and {MAX_CREDITS} other rules were released in advance already"
         text = f"lets {len(ready)} of {len(waiting)} waiting groups go" if waiting else "nothing waiting"
@@ -346,9 +354,11 @@ class Partition(PartitionState):
             return False, f"{DRY_RUN_WOULD}{text}" if ready or keeps else text
         self._remember(command, at)
         for group in ready:
+            self.faulty.at = group
             self.bring(group)
             now = Situation(group, None, None, max(self.clock, self._believed(at)), self.position, self.policy)
             self._carry_out(decide_released(now, command), None)
+        self.faulty.at = None
         if keeps and command.rule not in self.credits:
             self.credits.add(command.rule)
             self.happened.credits[command.rule] = True
@@ -412,8 +422,10 @@ class Partition(PartitionState):
         self._remember(command, at)
         self.hold_live(row)
         for group in [*self.by_rule.get(row.rule_id, ())]:
+            self.faulty.at = group
             if self.follow(group, row) and row.calendars:
                 self.happened.amended.append(group)  # what they name now is to stay
+        self.faulty.at = None
         return True, text
 
     def _followed_row(self, name: str) -> GroupPolicy | str:
@@ -562,8 +574,10 @@ class Partition(PartitionState):
             own = known
         if own.on_rule_change is OnRuleChange.LIVE:
             for group in self.generations(group_id):
+                self.faulty.at = group
                 if self.follow(group, own) and known is not own:
                     self.happened.amended.append(group)
+            self.faulty.at = None
         return own
 
     def _offered(self, record: Record, marks: Marks, own: GroupPolicy, *, is_alone: bool) -> Group | None:
@@ -638,12 +652,14 @@ class Partition(PartitionState):
         if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST:
             return
         own, self.in_hand = self.in_hand, NOTHING
-        while len(siblings) >= most:
-            oldest = next(iter(siblings))
+        while len(siblings) >= most and (
+            oldest := next((each for each in siblings if not self.faulty.has(each)), None)
+        ):
+            self.faulty.at = oldest
             self.bring(oldest)
             now = Situation(oldest, None, None, self.clock, self.position, oldest.policy(self.policy))
             self._carry_out(decide_oldest(now), None)
-        self.in_hand = own
+        self.faulty.at, self.in_hand = None, own
 
     def _close_before(self, group: Group, arrival: Arrival, now: Situation) -> bool:
         """Closes the open group where the component in hand must not join it any more. True if it takes none any more, and the next may open."""
@@ -654,10 +670,13 @@ class Partition(PartitionState):
             return group.assigns
         until = arrival.facts.arrival if ruled.policy.late_join is LateJoin.STRICT else 0  # of 0 it is whole already
         # what is held for a manifest is given up once `D.commands` is read to its end, and by no component (B-81)
+        self.faulty.at = group
         while not ruled.awaits_manifest and self._takes(group) and group.closes_at(self.policy) <= until:
             self.bring(group)
             then = self._moment(group, max(self.clock, arrival.facts.arrival))
             self._carry_out(decide_due(then), None)
+            self.faulty.at = group
+        self.faulty.at = None
         if self._takes(group):
             self.bring(group)
             rolled = decide_rolled_over(arrival, now._replace(before=self.position), self.roll_over_bytes)
@@ -746,7 +765,7 @@ class Partition(PartitionState):
             is not due yet by it, or in that same moment.
         """
         now = max(now, self.clock)
-        while (group := self.first_due(now)) is not None:
+        while (group := self.first_due(now)) is not None:  # it is the one `at` which the code fails
             if self.is_full():
                 return False
             self.clock = max(self.clock, self.due)
@@ -754,6 +773,27 @@ class Partition(PartitionState):
         self.clock = now
         self._is_freed = False
         return True
+
+    def close_faulty(self) -> bool:
+        """Closes as failed the groups at which the code failed, without a look at what had failed. True if there are any."""
+        self.faulty.closing = []
+        for (group_id, generation), failure in self.faulty.to_be_closed:
+            group = next((each for each in self.generations(group_id) if each.generation == generation), None)
+            if group is None:  # it had opened and was to close between two plans
+                continue
+            self.faulty.at = group
+            self.faulty.closing.append((group_id, generation))
+            closed = Closed(
+                *(group.id, group.generation, UnitOutcome.FAILED, Reason.LIMIT),
+                *(group.highest, self.position, self.clock),
+            )
+            self.bring(group)
+            self._carry_out(Decision((closed,), (Undelivered(closed, InternalError, fault=failure),)), None)
+            self.counts.faulty_groups += 1
+        self.faulty.at = None
+        if self.faulty.closing:  # a plan of its own: whatever fails next undoes nothing of it
+            self.is_cut, self.left_bytes = True, -1
+        return bool(self.faulty.closing)
 
     def advance_rules(self, now: int) -> bool:
         """Closes the groups by rule that are due by `now`: whatever arrived before it is here. Returns False where the plan is full before that."""
@@ -821,11 +861,12 @@ class Partition(PartitionState):
         """Delivers what waited for groups that arrived before it, and is first now (B-118); what does not fit into the plan is due."""
         self.in_hand = NOTHING
         while self.freed and not self.is_full():
-            group = next(iter(self.freed))
+            self.faulty.at = group = next(iter(self.freed))
             del self.freed[group]
-            if group.is_open and group.due_at(self.policy) <= self.clock:
+            if group.is_open and not self.faulty.has(group) and group.due_at(self.policy) <= self.clock:
                 self.bring(group)
                 self._carry_out(decide_due(self._moment(group, self.clock)), None)
+        self.faulty.at = None
 
     def _apply(self, change: Change) -> Group | None:
         """Carries out one change; returns its group."""
@@ -877,12 +918,15 @@ class Partition(PartitionState):
         policy = group.ruled.policy
         waiting = self.waiting.get(policy.rule_id, {})
         while policy.max_waiting is not None and len(waiting) > policy.max_waiting:
-            oldest = next((each for each in waiting if each.deliver_at <= self.clock), None)
+            leaving = (each for each in waiting if each.deliver_at <= self.clock and not self.faulty.has(each))
+            oldest = next(leaving, None)
             if oldest is None:
                 return
+            before, self.faulty.at = self.faulty.at, oldest
             self.bring(oldest)
             now = Situation(oldest, None, None, self.clock, self.position, self.policy)
             self._carry_out(decide_crowded_out(now), None)
+            self.faulty.at = before
 
     def _concerning(self, record: Record, effect: Rejected | Passed | Rerouted | Dropped) -> None:
         counts = self.counts

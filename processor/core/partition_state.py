@@ -33,6 +33,7 @@ from uow.processor.core.columns import Caps, reader_of
 from uow.processor.core.command import held_marks
 from uow.processor.core.deadlines import Deadlines
 from uow.processor.core.decide import Place, pieces_given_up, place_of
+from uow.processor.core.faulty_groups import FaultyGroups
 from uow.processor.core.gathered import NEVER, Counting, Ruled
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened
@@ -120,6 +121,7 @@ class PartitionState:
         plan_bytes: Most that the groups which one plan closes may weigh (`uow.processor.core.plan_size`).
         rules: The rows of the destination's rules.
         roll_over_bytes: Bytes that the components of a group may have whose numbers are assigned, so that its unit fits a record (B-59).
+        faulty: Groups at which the code failed, before this was restored as well.
 
     Attributes:
         groups: Open groups by id.
@@ -168,8 +170,10 @@ class PartitionState:
         plan_bytes: int = UNBOUNDED,
         rules: RuleTable | None = None,
         roll_over_bytes: int = UNBOUNDED,
+        faulty: FaultyGroups | None = None,
     ) -> None:
         self.place = place
+        self.faulty = FaultyGroups() if faulty is None else faulty
         self.policy = policy
         if policy.fits_one_record:
             self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
@@ -201,8 +205,8 @@ class PartitionState:
         self.lines: dict[bytes, dict[bytes, Group]] = {}
         self.happened = Happened()
         self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS
-        self.unit_deadlines = Deadlines(policy)
-        self.rule_deadlines = Deadlines(policy)
+        self.unit_deadlines = Deadlines(policy, self.faulty)
+        self.rule_deadlines = Deadlines(policy, self.faulty)
         self.by_rule: dict[str, dict[Group, None]] = {}
         self.aside: dict[bytes, dict[int, Group]] = {}
         self.waiting: dict[str, dict[Group, None]] = {}
@@ -264,7 +268,9 @@ class PartitionState:
 
     def _first_arrived(self, rule_id: str) -> Group | None:
         line = self.arrivals.get(rule_id)
-        while line and not line[0][1].is_open:
+        while line and (
+            not line[0][1].is_open or (self.faulty and self.faulty.has(line[0][1]))
+        ):  # nobody waits for what cannot leave
             heappop(line)
         if not line:
             self.arrivals.pop(rule_id, None)
@@ -297,6 +303,8 @@ class PartitionState:
         """
         assert group.ruled is not None
         before, deadlines = group.ruled.policy, group.ruled.deadlines
+        if self.faulty.has(group):
+            return False
         if before.row_key != row.row_key or before.version >= row.version or group.ruled.waits_since:
             return False
         if (before.numbering, before.cardinality) != (row.numbering, row.cardinality) or before.gathers_replies:
@@ -396,17 +404,22 @@ class PartitionState:
         """After a restore: who waits, in the order in which they were complete, and who opened first."""
         ruled = [(group, group.ruled) for group in self.groups.values() if group.ruled is not None]
         self.by_rule, self.waiting = {}, {}
-        for group, of in sorted(ruled, key=lambda each: (each[0].opened_at, _first_offset(each[0]))):
+        meet = self.faulty.meet
+        for group, of in sorted(ruled, key=lambda each: (each[0].opened_at, _first_offset(meet(each[0])))):
             self.by_rule.setdefault(of.policy.rule_id, {})[group] = None
-        for group in sorted([group for group, of in ruled if of.waits_since], key=_completed):
+        waiting = [group for group, of in ruled if of.waits_since]
+        for group in sorted(waiting, key=lambda each: _completed(meet(each))):
             assert group.ruled is not None
             self.waiting.setdefault(group.ruled.policy.rule_id, {})[group] = None
+        self.faulty.at = None
         for group_id in {group.id for group, _ in ruled}:
             self.settle(group_id)
         for group, of in ruled:
+            meet(group)
             of.is_behind = (
                 of.waits_since > 0 and of.policy.delivers_in_order and self.first_place(of.policy) != place_of(group)
             )
+        self.faulty.at = None
 
     def announce(self, group: Group, announced: Announced) -> None:
         """The manifest of a group has come."""
@@ -602,7 +615,9 @@ class PartitionState:
 
     def line_up_again(self, groups: Iterable[Group]) -> None:
         """Groups that are in no line yet, in the order in which they opened."""
-        places = [(*self._place(group), group) for group in groups]
+        faulty = self.faulty
+        places = [(*self._place(faulty.meet(group)), group) for group in groups if not faulty.lacks_rule(group)]
+        faulty.at = None
         for _, order_key, group in sorted(places, key=itemgetter(0)):
             if order_key:
                 self.line_up(group, order_key)
@@ -667,6 +682,7 @@ class PartitionState:
         """When the first open group will be given up, or delivered by the clock, epoch ms; None: nothing is open, or it has no deadline."""
         lines = (self.unit_deadlines, self.rule_deadlines)
         found = [group.deadline(self.policy) for line in lines if (group := line.first_due(NEVER - 1)) is not None]
+        self.faulty.at = None
         return min((each for each in found if each is not None), default=None)
 
     def schedule(self, group: Group) -> None:
@@ -688,8 +704,11 @@ class PartitionState:
 
     def reschedule(self, groups: Iterable[Group]) -> None:
         """Puts all deadlines in line anew."""
-        self.unit_deadlines, self.rule_deadlines = Deadlines(self.policy), Deadlines(self.policy)
+        self.unit_deadlines = Deadlines(self.policy, self.faulty)
+        self.rule_deadlines = Deadlines(self.policy, self.faulty)
         for group in groups:
+            self.faulty.at = group
             if group.ruled is not None:
                 group.ruled.scheduled = NEVER
             self.schedule(group)
+        self.faulty.at = None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.core.plan_size import PLAN_BYTES
+from uow.processor.engine.group_faults import GroupFaults
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.rule_figures import RuleFigures
 from uow.processor.engine.settings_record import RecordedSettings
@@ -48,6 +49,7 @@ class TaskContext:
         remembered_bytes: Memory that closed ids may take in a restore; a running worker keeps those of all partitions together within it.
         rules: The rows of its rules.
         targets: Which of their target topics are away, and what is refused; one for all tasks of a worker.
+        faults: Groups at which the code failed; one for all tasks of a worker.
         figures: Of its groups by rule that closed, for metrics.
         refused_commands: How many commands were refused since their senders have no right to them, by reason; one for all tasks of a worker.
         refused_early: Offsets of refused commands that were answered before their turn, by partition; a restore of one keeps them.
@@ -72,6 +74,7 @@ class TaskContext:
     plan_bytes: int = PLAN_BYTES
     rules: RuleTable = field(default_factory=NoRules)
     targets: TargetTopics = field(default_factory=no_targets)
+    faults: GroupFaults = field(default_factory=GroupFaults)
     figures: RuleFigures = field(default_factory=RuleFigures)
     refused_commands: Counter[str] = field(default_factory=Counter)
     refused_early: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))

@@ -22,7 +22,9 @@ One turn of the loop:
 | What went wrong | What the driver does |
 | --- | --- |
 | a task raised | restore that partition, halve the poll until the record that raised stands alone; if its own step raised it is set aside to `D.rejected`. Else, and beyond so many a minute, the partition is blocked at it (ER-03, `set_aside`) |
-| a task raised at a command alone | the command is answered as failed, within the same limit |
+| a task raised at a group that no record in hand is of | restore; if it raises again the group is closed as failed, within the same limit; if that fails it stands alone, and is tried again (`group_faults`) |
+| a task raised at a command alone, or at the group that it names | the command is answered as failed, within the same limit |
+| what a command asks for is refused by a broker, and nothing else is in the plan (so it is once a batch with it has failed, `portions`) | it is answered with the reason, and does nothing |
 | a record blocks, and a command says that it is to be set aside | it is tried once more, and set aside if it fails again |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
@@ -39,6 +41,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple, Self
 
 from uow.processor.core.columns import Seen, looked_at
 from uow.processor.engine.batch import Batch, Task, Work
@@ -49,11 +52,20 @@ from uow.processor.engine.owned_partitions import OwnedPartitions
 from uow.processor.engine.poll_loop import PollLoop
 from uow.processor.engine.ports import Blocked, Doubt, EndQuestion, Plan, Poll, RawRecord, Refused, StaleGeneration, Tp
 from uow.processor.engine.recovery import Recovery
-from uow.processor.engine.set_aside import Aside, AskedAsides, SetAsideLimit, advice, by_command, fault_of, is_by_hand
+from uow.processor.engine.set_aside import (
+    Aside,
+    AskedAsides,
+    SetAsideLimit,
+    advice,
+    by_command,
+    fault_of,
+    is_by_hand,
+    with_reason,
+)
 from uow.processor.engine.shares import Shares
 from uow.processor.engine.ticks import Look, TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults, from_position
-from uow.schemas.error_classes import InternalError
+from uow.schemas.error_classes import InternalError, UowError
 from uow.topics.commands import Asked, AskedInVain, RecordPlace
 
 READ_TIMEOUT_S = 0.2
@@ -92,15 +104,15 @@ class Driver(PollLoop):
         self._poll_records = poll_records
         self.memory_limit_bytes = memory_limit_bytes
         self._inputs = InputTopics(topics)
-        self._partitions = owned = OwnedPartitions(ports, runner, self._inputs, self._serve)
+        self._set_aside = set_aside or SetAsideLimit()
+        self._partitions = owned = OwnedPartitions(ports, runner, self._inputs, self._serve, self._set_aside)
         self._shares = Shares()
         self._turn_batches = TurnBatches(ports.source, self._inputs, owned.waiting, owned.portions, self._shares)
         self._ticks = TickSchedule()
         self._recovery = Recovery()
-        self._set_aside = set_aside or SetAsideLimit()
         self._asides: dict[Tp, Aside] = {}
         self._asked = AskedAsides()
-        self._alone: dict[Tp, int] = {}
+        self._tried: dict[Tp, _Tried] = {}
         self._has_more = False
         self._waits_for_answers = False
         self._upkeep: dict[Tp, tuple[int, EndQuestion]] = {}
@@ -127,8 +139,9 @@ class Driver(PollLoop):
             self._ticks.forget(tp)
             self._asides.pop(tp, None)
             self._asked.forget(tp)
-            self._alone.pop(tp, None)
+            self._tried.pop(tp, None)
             self._set_aside.forget(tp)
+            self._ports.faults.forget(tp)
             self._upkeep.pop(tp, None)
             self._set_aside.forget(self._inputs.commands_tp(tp))
         return self._partitions.revoke(tps)
@@ -138,6 +151,7 @@ class Driver(PollLoop):
     def _turn(self) -> None:
         # Nothing is in flight: every transaction before is committed or aborted, and every task is as committed.
         self._source.control(0.0)
+        self._ports.faults.try_again(self._clock.monotonic_ms())
         self._partitions.retry_blocked()
         self._partitions.restore_assigned()
         self._ports.targets.look()
@@ -226,7 +240,7 @@ class Driver(PollLoop):
         """Hands over, writes what came of it, then deals with partitions whose task raised."""
         if not batches:
             return
-        self._alone.update({batch.tp: _only_offset(batch) if batch.count else -1 for batch in batches})
+        self._tried.update({batch.tp: _Tried.of(batch) for batch in batches})
         if self._ports.hidden is not None:
             self._ports.hidden.replace(batches)
         if self._ports.placement is not None:
@@ -234,6 +248,8 @@ class Driver(PollLoop):
         try:
             self._runner.process(batches)
             results = TurnResults.of(batches)
+            for batch, plan in results.planned:
+                self._tried[batch.tp] = self._tried[batch.tp].as_planned(plan, self._partitions.tasks[batch.tp])
             self._write(results.plans, token)
         except Doubt:
             for batch in batches:
@@ -273,11 +289,12 @@ class Driver(PollLoop):
             tasks[batch.tp].note_refused([each.offset for each in answered if isinstance(each, AskedInVain)])
             return
         self._partitions.on_progress(batch.tp)
+        self._ports.faults.written(batch.tp, tasks[batch.tp].has_closed)
         if plan.is_cut:
             self._has_more = True
             if batch.work is Work.RECORDS:
                 self._source.seek({plan.tp: plan.next_offset})
-        self._partitions.portions.passed(batch.tp, plan.next_offset)
+        self._partitions.portions.passed(batch.tp, plan.next_offset, plan.next_command)
         if batch.aside is not None:
             self._asides.pop(batch.tp, None)
             self._asked.answered(batch.tp, [batch.aside.asked] if batch.aside.asked is not None else [])
@@ -286,19 +303,24 @@ class Driver(PollLoop):
 
     def _on_failed(self, batch: Batch, cause: Blocked) -> None:
         """Half-processed work has changed memory: restore. Then try less at a time, so that the position stops at the very record."""
-        if batch.count + len(batch.commands) > 1:
-            self._partitions.portions.halve(batch.tp, batch.last_offset, batch.count)
+        is_of_command = self._ports.faults.is_of_command(batch.tp, batch.commands)
+        why = self._ports.faults.why_not_without(batch.tp, cause, self._clock.monotonic_ms(), self._set_aside)
+        if why is None:
+            pass  # it goes on without the group
+        elif batch.count + len(batch.commands) > 1:
+            last_command = batch.commands[-1].offset() if batch.commands else -1
+            self._partitions.portions.halve(batch.tp, batch.last_offset, batch.count, last_command)
         elif batch.work is not Work.RECORDS:
-            self._partitions.block(batch.tp, cause)
-        elif why := self._why_not_aside(batch, cause):
+            self._partitions.block(batch.tp, why)
+        elif why := self._why_not_aside(batch, why, is_of_command=is_of_command):
             self._partitions.block_at(batch.tp, why, self._turn_batches.append_time(batch.tp))
         self._partitions.restore_again([batch.tp])
 
-    def _why_not_aside(self, batch: Batch, cause: Blocked) -> Blocked | None:
+    def _why_not_aside(self, batch: Batch, cause: Blocked, *, is_of_command: bool) -> Blocked | None:
         """None if the only record, or the only command, of the batch is refused at the next try: nobody foresaw what its own step raised, or a command says so."""
         tp, offset, fault, task = batch.tp, _only_offset(batch), fault_of(cause), self._partitions.tasks[batch.tp]
         if _is_of_command(batch):
-            return self._why_not_refused(batch, cause)
+            return self._why_not_refused(batch, cause, is_of_command=is_of_command)
         was_aside = self._asides.pop(tp, None) if batch.aside is not None else None
         if was_aside is None and self._is_asked_aside(tp, offset, fault, str(cause)):
             return None
@@ -308,19 +330,20 @@ class Driver(PollLoop):
             self._asides.pop(tp, None)
             return self._blocked_at(tp, offset, cause)
         if why := self._set_aside.take(tp, offset, fault, self._clock.monotonic_ms()):
-            return self._blocked_at(tp, offset, Blocked(f"{cause}: {why}"))
+            return self._blocked_at(tp, offset, with_reason(cause, f": {why}"))
         self._refuse_next(tp, Aside(offset, InternalError.of(fault)))
         return None
 
-    def _why_not_refused(self, batch: Batch, cause: Blocked) -> Blocked | None:
+    def _why_not_refused(self, batch: Batch, cause: Blocked, *, is_of_command: bool) -> Blocked | None:
         """The same of a command: what it asks for is not done, and it is answered."""
         tp, offset, fault = batch.tp, _only_offset(batch), fault_of(cause)
         self._asides.pop(tp, None)
-        is_its_own = batch.aside is None and self._partitions.tasks[tp].command_in_hand == offset
+        is_of_command |= self._partitions.tasks[tp].command_in_hand == offset
+        is_its_own = batch.aside is None and is_of_command
         if fault is None or not is_its_own or not is_by_hand(batch.commands[0]):
             return cause
         if why := self._set_aside.take(self._inputs.commands_tp(tp), offset, fault, self._clock.monotonic_ms()):
-            return Blocked(f"{cause}: {why}")
+            return with_reason(cause, f": {why}")
         self._refuse_next(tp, Aside(offset, InternalError.of(fault), is_of_command=True))
         return None
 
@@ -334,33 +357,44 @@ class Driver(PollLoop):
 
     def _refuse_next(self, tp: Tp, aside: Aside) -> None:
         self._asides[tp] = aside
-        last = self._partitions.tasks[tp].position - 1 if aside.is_of_command else aside.offset
-        self._partitions.portions.single(tp, last)
+        portions = self._partitions.portions
+        (portions.single_command if aside.is_of_command else portions.single)(tp, aside.offset)
 
     def _blocked_at(self, tp: Tp, offset: int, cause: Blocked) -> Blocked:
         """The same cause, with what an operator can do."""
-        told = Blocked(f"{cause}; {advice(self._partitions.tasks[tp].context.destination, RecordPlace(*tp, offset))}")
-        told.__cause__ = cause.__cause__
-        return told
+        return with_reason(
+            cause, f"; {advice(self._partitions.tasks[tp].context.destination, RecordPlace(*tp, offset))}"
+        )
 
     def _on_refused(self, refused: Refused) -> None:
         """Also where the record is known the next try is smaller: of many that are refused each costs a try, and others are to have their turns."""
         owned, tp = self._partitions, refused.tp
+        task, tried = (None, _Tried()) if tp is None else (owned.tasks.get(tp), self._tried.get(tp, _Tried()))
         is_known = refused.output is not None and self._ports.targets.refuse(refused.output)
         if tp is None:
             self._recovery.write_one_by_one()
-        elif tp in owned.tasks and not (
-            owned.portions.halve_again(tp, owned.tasks[tp].position, self._poll_records) or is_known
+        elif task is not None and not is_known and self._ports.faults.refused(tp, self._clock.monotonic_ms()):
+            pass  # it goes on without these groups
+        elif task is not None and not is_known and tried.command >= 0:
+            self._refuse_command(tp, tried, refused)
+        elif task is not None and not (
+            owned.portions.halve_again(tp, task.position, task.command_position, self._poll_records) or is_known
         ):
-            cause, offset = Blocked(f"a record made from it is refused: {refused}"), self._alone.get(tp, -1)
-            if (
-                offset >= 0
-                and self._asides.pop(tp, None) is None
-                and self._is_asked_aside(tp, offset, None, str(cause))
-            ):
+            cause, offset = Blocked(f"a record made from it is refused: {refused}"), tried.record
+            self._asides.pop(tp, None)
+            if offset >= 0 and tried.aside is None and self._is_asked_aside(tp, offset, None, str(cause)):
                 return
             told = cause if offset < 0 else self._blocked_at(tp, offset, cause)
             owned.block_at(tp, told, self._turn_batches.append_time(tp))
+
+    def _refuse_command(self, tp: Tp, tried: _Tried, refused: Refused) -> None:
+        """A command stands alone, and a broker does not take what it asks for: it is answered at the next try. If not even the answer is taken its partition blocks."""
+        if tried.aside is None:
+            self._refuse_next(tp, Aside(tried.command, UowError(str(refused)), is_of_command=True))
+            return
+        del self._asides[tp]
+        place = RecordPlace(*self._inputs.commands_tp(tp), tried.command)
+        self._partitions.block(tp, Blocked(f"the answer to the command at {place} is refused: {refused}"))
 
     def _start_over(self, doubt: Doubt) -> None:
         """Back to the last committed state and position of everything owned (ER-05)."""
@@ -482,6 +516,32 @@ class Driver(PollLoop):
         if batches:
             self._runner.process(batches)
             self._write([batch.outcome for batch in batches if isinstance(batch.outcome, Plan)], token)
+
+
+class _Tried(NamedTuple):
+    """The last batch of a partition, of which its records are not kept.
+
+    Attributes:
+        record: Offset of its only record; -1: it had several, or a command.
+        command: Offset of its only command, if that is one by hand and nothing else happened in its plan; else -1.
+        aside: The refusal that it was.
+    """
+
+    record: int = -1
+    command: int = -1
+    aside: Aside | None = None
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """That of this one."""
+        offset = _only_offset(batch)
+        is_command = _is_of_command(batch) and is_by_hand(batch.commands[0])
+        return cls(offset if batch.count else -1, offset if is_command else -1, batch.aside)
+
+    def as_planned(self, plan: Plan, task: Task) -> Self:
+        """The same once its plan is made, which may be cut before the command, or begin with groups that are due."""
+        is_alone = self.aside is not None or task.command_in_hand == self.command
+        return self if plan.next_command > self.command and is_alone else self._replace(command=-1)
 
 
 def _is_of_command(batch: Batch) -> bool:

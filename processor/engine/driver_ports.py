@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from uow.processor.engine.batch import Batch, Task
+from uow.processor.engine.group_faults import GroupFaults
 from uow.processor.engine.hidden_headers import HiddenHeaders
 from uow.processor.engine.memory_limit import RestoreRoom
 from uow.processor.engine.poll_loop import Closable
@@ -103,6 +104,7 @@ class Ports:
         upstream: The routers before the components, if there are any rules.
         rules_bytes: Returns about the memory that rows of rules take.
         targets: The target topics of rules, and what is refused: that of the tasks.
+        faults: Groups at which the code failed: those of the tasks.
         room: The memory that `restore` may take.
         others: Closed at the end, after source and sink.
     """
@@ -117,5 +119,6 @@ class Ports:
     upstream: Upstream | None = None
     rules_bytes: Callable[[], int] = lambda: 0
     targets: TargetTopics = field(default_factory=no_targets)
+    faults: GroupFaults = field(default_factory=GroupFaults)
     room: RestoreRoom = field(default_factory=RestoreRoom)
     others: Sequence[Closable] = ()

@@ -77,6 +77,8 @@ _FAILURES = {
 
 
 _MOST_ROW_WRITERS = 10_000
+_STAYED = "(left out: a broker refuses the answer with it)"
+_SHORT = 200
 
 
 @dataclass(slots=True)
@@ -171,13 +173,13 @@ class OutputWriter:
             case Delivered():
                 assert group is not None
                 self._write_unit(group, effect, written)
-            case Undelivered(closed, error, command, decided_at):
+            case Undelivered(closed, _, command, decided_at):
                 if group is not None:
-                    self._give_up(group, closed, error, command, written)
+                    self._give_up(group, effect, written)
                 self._outcome(group, closed, written, command, decided_at)
             case TakenOut(body, lacking, why, outcome, reason):
                 missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {why}"
-                self._to_errors(decode_component(body), UowError, outcome, reason, text, missing, written)
+                self._to_errors(decode_component(body), UowError, outcome, reason.value, text, missing, written)
             case DeadlineWarning():
                 assert group is not None
                 self._warn(group, effect, written)
@@ -323,10 +325,16 @@ class OutputWriter:
         """Every command has its answer, whatever `outcomes` says (W-203)."""
         if isinstance(answered.command, Command) and answered.command.id in written.too_large:
             answered = answered._replace(text="fails the group: its unit fits no record")
-        context, command = self.context, answered.command
+        command = answered.command
         if isinstance(command, BadCommand) and command.refused:
             self._tell_refused(command)
-        written.outputs.append(answer_record(answered, context.topics, self.partition, context.answer_header))
+        context = self.context
+        output = answer_record(answered, context.topics, self.partition, context.answer_header)
+        if self._is_given_up([output]):  # the sender's reason and name are what can be long
+            command = answered.command._replace(why=_STAYED, by=None)
+            answered = answered._replace(command=command, text=answered.text[:_SHORT])
+            output = answer_record(answered, context.topics, self.partition, context.answer_header)
+        written.outputs.append(output)
 
     def _tell_refused(self, command: BadCommand) -> None:
         """Counts a command to which its sender has no right, and logs the first one of each kind."""
@@ -357,9 +365,8 @@ class OutputWriter:
         value = self.context.warning_header + codec.encode(warning)
         written.outputs.append(Output(self.outcomes, self.partition, group.id, value, headers))
 
-    def _give_up(
-        self, group: Group, closed: Closed, error: type[UowError], command: Command | None, written: WrittenOutputs
-    ) -> None:
+    def _give_up(self, group: Group, effect: Undelivered, written: WrittenOutputs) -> None:
+        closed, error, command = effect.closed, effect.error, effect.command
         settings = group.policy(self.context.policy)
         policy = settings.expiration_policy
         if isinstance(settings, GroupPolicy) and (
@@ -374,22 +381,25 @@ class OutputWriter:
             written.log_lines += [self._log_line(component, group, closed, missing) for component in components]
             return
         text = f"the group {closed.outcome.value}: {closed.reason.value}"
-        if command is not None:
+        case = closed.reason.value
+        if effect.fault is not None:
+            case, text = effect.fault.case, f"the code failed at the group: {effect.fault.text}"
+        elif command is not None:
             text += f": {command.why}"
         for component in components:
-            self._to_errors(component, error, closed.outcome, closed.reason, text, missing, written)
+            self._to_errors(component, error, closed.outcome, case, text, missing, written)
 
     def _to_errors(
         self,
         component: ComponentRecord,
         error: type[UowError],
         outcome: UnitOutcome,
-        reason: Reason,
+        case: str,
         text: str,
         missing: str,
         written: WrittenOutputs,
     ) -> None:
-        why = self._error_headers(error, reason.value, text, str(component.source).encode())
+        why = self._error_headers(error, case, text, str(component.source).encode())
         why += [(names.FAILURE_REASON, _FAILURES[outcome]), (names.MISSING, missing.encode())]
         headers = [*names.as_origin(component.headers), *why]
         external = component if component.reference is not None else None

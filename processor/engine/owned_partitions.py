@@ -21,6 +21,7 @@ from uow.processor.engine.memory_limit import PauseDecision
 from uow.processor.engine.portions import Portions
 from uow.processor.engine.ports import Blocked, Meanwhile, Tp
 from uow.processor.engine.quarantine import Quarantine
+from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.engine.waiting_commands import WaitingCommands
 
 
@@ -32,6 +33,7 @@ class OwnedPartitions:
         runner: Hears of tasks, of blocked and of paused partitions.
         inputs: Pairs of topics.
         serve: Serves the group while partitions are restored.
+        set_aside: How many groups are closed at which the code fails in a restore.
 
     Attributes:
         tasks: Task by partition of `D.components`, of those that are restored.
@@ -41,7 +43,15 @@ class OwnedPartitions:
         paused: Partitions that are not read because memory is short, in the order in which they were paused.
     """
 
-    def __init__(self, ports: Ports, runner: TaskRunner, inputs: InputTopics, serve: Meanwhile) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        runner: TaskRunner,
+        inputs: InputTopics,
+        serve: Meanwhile,
+        set_aside: SetAsideLimit | None = None,
+    ) -> None:
+        self._set_aside = set_aside or SetAsideLimit()
         self._ports, self._runner, self._inputs, self._serve = ports, runner, inputs, serve
         self._source, self._clock = ports.source, ports.clock
         self._assignment = Assignment()
@@ -141,12 +151,20 @@ class OwnedPartitions:
         room = self._ports.room
         taken = room.taken = {tp: task.memory_bytes for tp, task in self.tasks.items()}
         room.refused = {tp: size for tp, size in room.refused.items() if tp in self.quarantine}
-        for tp, restored in restore_isolated(self._ports.restore, tps, self._still_wanted):
-            if not isinstance(restored, Blocked):
-                tasks[tp] = restored
-                taken[tp] = restored.memory_bytes
-            elif tp not in self._assignment.revoked:
-                self._block_without_state(tp, restored)
+        left = [*tps]
+        while left:  # without the groups at which the code fails
+            again = []
+            for tp, restored in restore_isolated(self._ports.restore, left, self._still_wanted):
+                if not isinstance(restored, Blocked):
+                    tasks[tp] = restored
+                    taken[tp] = restored.memory_bytes
+                elif tp not in self._assignment.revoked:
+                    now = self._clock.monotonic_ms()
+                    if why := self._ports.faults.why_not_without(tp, restored, now, self._set_aside, is_restore=True):
+                        self._block_without_state(tp, why)
+                    else:
+                        again.append(tp)
+            left = again
         tasks = {tp: tasks[tp] for tp in self._assignment.wanted(tasks)}
         self._source.resume(self._running())
         for tp in [tp for tp, task in tasks.items() if task.blocked is not None]:

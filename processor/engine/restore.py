@@ -11,7 +11,8 @@ Belongs here: the steps and the checks that refuse to start on state that does n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -325,7 +326,7 @@ def _fill(
     task.forgets_until = _forgets_until(found, hint, context.policy)
     if found.forgotten_at:
         task.forgets_until = max(task.forgets_until, found.forgotten_at + context.policy.closed_retention_ms)
-    try:
+    with _decoding(task.tp):
         if (
             mark_in(committed.metadata) is not None
         ):  # else whoever committed last knew of no settings: an older version, `uow topics repartition`
@@ -338,22 +339,29 @@ def _fill(
         task.waiting_records.restore({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == WAITING_KEY})
         task.restore_kept({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == KEPT_KEY})
         task.restore_live({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == LIVE_KEY})
-        for key, group, row in take_rows(found.rows, task.restore_group):
-            task.restore_group_row(key, group, read_group_row(row))
+        group_rows = [
+            (key, group, read_group_row(row)) for key, group, row in take_rows(found.rows, task.restore_group)
+        ]
+    with _decoding(task.tp, (DecodeError,)):  # any other failure is a defect that one group meets
+        for row in group_rows:
+            task.restore_group_row(*row)
         if (
             context.policy.idle_expiration_ms != NEVER_MS
         ):  # the only thing that asks for each component's own append time
-            for each in task.groups.values():
-                each.read_last_at()
-    except (DecodeError, LookupError) as error:
-        raise StateCorruptedError([task.tp], f"changelog: {error}", "start the version that wrote it") from error
+            task.read_last_at()
+
+
+@contextmanager
+def _decoding(tp: Tp, errors: tuple[type[Exception], ...] = (DecodeError, LookupError)) -> Iterator[None]:
+    try:
+        yield
+    except errors as error:
+        raise StateCorruptedError([tp], f"changelog: {error}", "start the version that wrote it") from error
 
 
 def _strays(tp: Tp, rows: dict[bytes, bytes]) -> list[Stray]:
-    try:
+    with _decoding(tp):
         return take_strays(rows)
-    except (DecodeError, LookupError) as error:
-        raise StateCorruptedError([tp], f"changelog: {error}", "start the version that wrote it") from error
 
 
 def _forgets_until(found: _Found, hint: Hints, policy: DestinationPolicy) -> int:

@@ -281,11 +281,10 @@ def take_kept_rows(rows: Mapping[bytes, bytes]) -> list[tuple[Group, GroupRow]]:
     return made
 
 
-def begin_rows(group: Group) -> GroupStorage:
-    """The storage of a group that has no rows yet, with the beginning that all of them will share."""
-    key = (
-        b"\x01" + group.id + b"\x00" if group.ruled is None else rule_changelog_key(group.id, group.generation, 0)[:-4]
-    )
+def begin_rows(group: Group, *, is_by_rule: bool = False) -> GroupStorage:
+    """The storage of a group that has no rows yet, with the beginning that all of them will share. `is_by_rule`: it is to be one by rule."""
+    is_by_rule |= group.ruled is not None
+    key = rule_changelog_key(group.id, group.generation, 0)[:-4] if is_by_rule else b"\x01" + group.id + b"\x00"
     storage = GroupStorage(key, ROW_HEADER + long(group.generation) + moment(group.opened_at))
     group.attach(storage)
     return storage

@@ -19,10 +19,11 @@ from traceback import extract_tb, format_tb
 from typing import Final, NamedTuple, TypeVar
 
 from uow.processor.core.columns import read_headers
+from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
 from uow.schemas.error_classes import ConfigError, InternalError, StateCorruptedError, UowError
 from uow.topics.commands import BY_HAND, COMMAND, Asked, AskedInVain, Command, CommandReader, RecordPlace, Verb, claimed
-from uow.topics.headers import SOURCE
+from uow.topics.headers import ID, SOURCE
 
 log = logging.getLogger("uow.set_aside")
 
@@ -34,12 +35,19 @@ _MINUTE_MS: Final = 60_000
 
 
 def fault_of(cause: Blocked) -> BaseException | None:
-    """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs."""
+    """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs, or that passes."""
     error = cause.__cause__
     return None if isinstance(error, _FORESEEN) else error
 
 
-_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError)
+def with_reason(cause: Blocked, why: str) -> Blocked:
+    """The same cause, with more to tell."""
+    told = Blocked(f"{cause}{why}")
+    told.__cause__ = cause.__cause__
+    return told
+
+
+_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError, MemoryError, OSError)
 
 
 class SetAsideLimit:
@@ -51,42 +59,52 @@ class SetAsideLimit:
 
     def __init__(self, per_minute: int = PER_MINUTE) -> None:
         self.per_minute = per_minute
-        self._moments: dict[Tp, dict[int, int]] = {}
+        self._moments: dict[Tp, dict[int | GroupKey, int]] = {}
         self._told: set[tuple[str, str, int]] = set()
 
-    def take(self, tp: Tp, offset: int, error: BaseException, now_ms: int) -> str:
-        """Counts a record at which the code failed, once however often it comes, and tells of it. Returns why its partition must block; empty if it is set aside."""
+    def take(self, tp: Tp, one: int | GroupKey, error: BaseException, now_ms: int) -> str:
+        """Counts a record (by its offset), or a group, at which the code failed, once however often it comes, and tells of it.
+
+        Returns why its partition must block; empty if it is set aside.
+        """
         moments = self._moments.setdefault(tp, {})
         while moments and moments[first := next(iter(moments))] <= now_ms - _MINUTE_MS:
             del moments[first]
-        if offset in moments:  # it comes again, since what it was planned in was not written
+        if one in moments:  # it comes again, since what it was planned in was not written
             return ""
         is_full = len(moments) >= self.per_minute
-        self._tell(tp, offset, error, "its partition blocks" if is_full else "it is set aside")
+        self._tell(tp, one, error, "its partition blocks" if is_full else "it is set aside")
         if is_full:
             return (
-                f"the code fails at offset {offset} ({type(error).__name__}), and set_aside_per_minute = "
-                f"{self.per_minute} records were set aside within a minute"
+                f"the code fails at {named(one)} ({type(error).__name__}), and set_aside_per_minute = "
+                f"{self.per_minute} records and groups were set aside within a minute"
             )
-        moments[offset] = now_ms
+        moments[one] = now_ms
         return ""
 
     def forget(self, tp: Tp) -> None:
         """It was taken away."""
         self._moments.pop(tp, None)
 
-    def _tell(self, tp: Tp, offset: int, error: BaseException, so: str) -> None:
+    def _tell(self, tp: Tp, one: int | GroupKey, error: BaseException, so: str) -> None:
         last = extract_tb(error.__traceback__, -1)
         kind = (type(error).__name__, *((last[0].filename, last[0].lineno or 0) if last else ("", 0)))
         is_new = kind not in self._told
         self._told.add(kind)
         log.error(
-            "%s/%d/%d: the code failed at this record, so %s. It is a defect of uow%s",
+            "%s/%d%s, so %s. It is a defect of uow%s",
             *tp,
-            offset,
+            f"/{one}: the code failed at this record" if isinstance(one, int) else f": the code failed at {named(one)}",
             f"{so}: {type(error).__name__}",
             f": please report it with what follows\n{frames(error)}" if is_new else ", told before",
         )
+
+
+def named(one: int | GroupKey) -> str:
+    """A record, by its offset, or a group, for people."""
+    if isinstance(one, int):
+        return f"offset {one}"
+    return f"group {one[0].decode(errors='replace')!r} (generation {one[1]})"
 
 
 def frames(error: BaseException | None) -> str:
@@ -214,6 +232,11 @@ def is_by_hand(record: RawRecord) -> bool:
     """True of a command that only people send: they read the answer. One of a program (a manifest, a failure, a version) must not be passed over."""
     headers = read_headers(record) or []
     return any((COMMAND, verb.encode()) in headers for verb in (*BY_HAND, Verb.SET_ASIDE))
+
+
+def asks_of(record: RawRecord, group_id: bytes) -> bool:
+    """True if a command is one by hand about this group."""
+    return is_by_hand(record) and (ID, group_id) in (read_headers(record) or [])
 
 
 def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowError:

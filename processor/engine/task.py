@@ -24,6 +24,7 @@ from uow.processor.core.changes import (
     Warned,
 )
 from uow.processor.core.columns import looked_at
+from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
@@ -153,7 +154,14 @@ class PartitionTask:
     def _empty_partition(self) -> Partition:
         context = self.context
         empty = Partition(
-            context.place(self.tp.partition), context.policy, context.plan_bytes, context.rules, context.roll_over_bytes
+            context.place(self.tp.partition),
+            context.policy,
+            context.plan_bytes,
+            context.rules,
+            context.roll_over_bytes,
+            None
+            if context.policy.strict_order
+            else context.faults.of(self.tp).begin(),  # there nothing comes out before what stands
         )
         empty.refused_early = context.refused_early[self.tp.partition]
         return empty
@@ -186,6 +194,17 @@ class PartitionTask:
     def command_in_hand(self) -> int:
         """Offset of the command that alone can be at fault where something raised; else `NOTHING`."""
         return self.partition.command_in_hand
+
+    @property
+    def groups_alone(self) -> int:
+        """Groups at which the code fails and that cannot even be closed."""
+        return self.partition.faulty.alone
+
+    def has_closed(self, key: GroupKey) -> bool:
+        """True if a group of this id and generation has closed. One that is not here may come: it opens and closes within one poll."""
+        closed = self.partition.closed.get(key[0])
+        is_open = any(group.generation == key[1] for group in self.partition.generations(key[0]))
+        return not is_open and closed is not None and closed.generation >= key[1]
 
     @property
     def counts(self) -> Counts:
@@ -307,6 +326,8 @@ class PartitionTask:
         partition = self.partition
         if self._unrecorded is not None or self._may_leave() or partition.happened.let_go:
             return 0
+        if partition.faulty and partition.faulty.to_be_closed:
+            return 0
         due = min(
             partition.due,
             partition.rule_deadlines.due,
@@ -378,8 +399,8 @@ class PartitionTask:
             self.partition.set_aside(seen, why, asked)
         return self._plan()
 
-    def refuse_command(self, record: RawRecord, why: InternalError) -> Plan:
-        """The plan of a command at which the code failed: it is answered, and does nothing."""
+    def refuse_command(self, record: RawRecord, why: UowError) -> Plan:
+        """The plan of a command at which the code failed, or whose outputs a broker refuses: it is answered, and does nothing."""
         self.partition.refuse_command(record, why)
         return self._plan()
 
@@ -426,6 +447,8 @@ class PartitionTask:
             what is left is due at once.
         """
         partition = self.partition
+        if partition.close_faulty():
+            return self._plan()
         reached = max(now_ms, partition.clock)
         settled = reached if settled_ms is None else min(settled_ms, reached)
         by_rule = partition.rule_deadlines.first_due(settled) is not None
@@ -467,6 +490,7 @@ class PartitionTask:
             promoted: Groups that are to have rows from now on, whatever happened to them.
         """
         partition, context = self.partition, self.context
+        partition.faulty.at = None
         is_cut, awaits_rule = partition.is_cut, partition.awaits_rule
         happened = self._take_happened()
         topics = context.topics
@@ -487,6 +511,7 @@ class PartitionTask:
             error = self._written(outward, written)
             if error is not None:
                 closed = self._fail(outward, closed, written, error)
+        partition.faulty.at, partition.faulty.makes_unit = None, False
         partition.counts.mixed += written.mixed
         if written.refused_late:
             partition.counts.passed -= written.refused_late
@@ -497,9 +522,11 @@ class PartitionTask:
         for group, _ in closed:
             if group is None:
                 continue
+            partition.faulty.at = group
             if group.attachment is not None:
                 plan.changelog += [(key, None) for key in tombstone_keys(group)]
             group.forget()
+        partition.faulty.at = None
         plan.changelog += removed
         plan.changelog += [(key, None) for group in happened.let_go for key in tombstone_keys(group)]
         tombstones = len(plan.changelog)
@@ -518,8 +545,10 @@ class PartitionTask:
         self.rows += len(plan.changelog) - 2 * tombstones
         for group in amended:
             if group.is_open:
+                partition.faulty.at = group
                 self.rows += not has_group_row(group)
                 plan.changelog.append(group_row(group))
+        partition.faulty.at = None
         self._write_credits(happened.credits, plan.changelog)
         self._write_live(happened.live, plan.changelog)
         plan.changelog[:0] = [(stray.row_key, None) for stray in happened.recycled]  # `rows` never counted them
@@ -543,16 +572,18 @@ class PartitionTask:
     def _close_ruled(
         self, effects: Iterable[Outward], closed: Iterable[tuple[Group | None, Closed]], written: WrittenOutputs
     ) -> None:
-        """Adds the groups by rule that closed to the figures, as long as they have their components, and the cancel notices of calls."""
+        """Adds the groups by rule that closed to the figures, as long as they have their components, and the cancel notices of calls. Not those at which the code failed, maybe here."""
         if isinstance(self.context.rules, NoRules):
             return
         decided = {
             group: effect.decided_at for effect, _, group in effects if isinstance(effect, Delivered | Undelivered)
         }
         for group, one in closed:
-            if group is not None and group.ruled is not None:
+            if group is not None and group.ruled is not None and self.partition.faulty.failure_of(group) is None:
+                self.partition.faulty.at = group
                 self.context.figures.add(group, one, decided.get(group, 0) or one.at)
                 self.writer.notify(group, one, written)
+        self.partition.faulty.at = None
         self.partition.counts.notices += written.notices
         self.partition.counts.dropped_notices += written.dropped_notices
 
@@ -562,6 +593,11 @@ class PartitionTask:
         What an encoder makes of a group does not depend on time: it is tried again at once. Any other exception blocks the partition (ER-03).
         """
         effect, _, group = outward
+        faulty = self.partition.faulty
+        faulty.makes_unit = isinstance(effect, Delivered)
+        if faulty and group is not None and isinstance(effect, Delivered) and faulty.failure_of(group) is not None:
+            return InternalError
+        faulty.at = group
         ruled = group.ruled if isinstance(effect, Delivered) and group is not None else None
         before = len(written.outputs)
         attempts = 1 if ruled is None else ruled.policy.delivery_attempts
@@ -711,9 +747,11 @@ class PartitionTask:
         for group in replayable.overdue(partition.position, partition.fed_bytes, partition.clock):
             whole.setdefault(group, {})
         for group, said in whole.items():
+            partition.faulty.at = group
             rows += promotion_rows(group, said)
             if group.ruled is not None and not has_group_row(group) and group not in amended:
                 rows.append(group_row(group))
+        partition.faulty.at = None
 
     def _ledger(
         self,
@@ -741,10 +779,13 @@ class PartitionTask:
         assert isinstance(effect, Delivered)
         assert group is not None
         failed = too_large(effect.closed)
+        fault = self.partition.faulty.failure_of(group)
+        self.partition.faulty.at = group
         self.partition.fail_written(group, effect.closed, failed)
+        self.partition.counts.faulty_groups += fault is not None
         if effect.command is not None:
             written.too_large.add(effect.command.id)
-        self.writer.write((Undelivered(failed, error, effect.command), None, group), written)
+        self.writer.write((Undelivered(failed, error, effect.command, fault=fault), None, group), written)
         return [(of, failed if one is effect.closed else one) for of, one in closed]
 
     # -- restore ----------------------------------------------------------------------------------------------------
@@ -825,6 +866,12 @@ class PartitionTask:
                     "changelog", f"a group row of {key[1:-5].decode(errors='replace')!r}, and no component of it"
                 )
             group = self.restore_group(key[1:-13], row.generation, row.opened_at)  # no reply has come yet
+        self.partition.faulty.at = group
+        storage = storage_of(group) or begin_rows(group, is_by_rule=row.rule is not None)
+        storage.has_group_row = True
+        if self.partition.faulty.lacks_rule(group):
+            self.partition.faulty.at = None
+            return
         group_id = group.id
         if row.rule is not None:
             policy = self.context.rules.kept(row.rule)
@@ -838,8 +885,15 @@ class PartitionTask:
                 group.apply(Waits(group.id, group.generation, row.waits_since))
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
         group.apply(Warned(group_id, row.warned_at or 0))
-        storage = storage_of(group) or begin_rows(group)
-        storage.has_group_row = True
+        self.partition.faulty.at = None
+
+    def read_last_at(self) -> None:
+        """Takes the append times of the components, where a destination asks for them."""
+        for group in self.groups.values():
+            self.partition.faulty.at = group
+            if not self.partition.faulty.lacks_rule(group):
+                group.read_last_at()
+        self.partition.faulty.at = None
 
     def replay(self, components: Iterable[Replayed]) -> None:
         """Takes held components of replayable groups from the input; offsets rise."""
@@ -875,7 +929,9 @@ class PartitionTask:
         partition.closed.trim(partition.clock)
         for group in groups:
             if group.ruled is not None and (row := partition.live.get(group.ruled.policy.row_key)) is not None:
+                partition.faulty.at = group
                 partition.follow(group, row)
+        partition.faulty.at = None
         partition.order_restored()
         if self.context.policy.has_paths:
             partition.line_up_again([group for group in groups if group.special])

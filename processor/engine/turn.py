@@ -70,28 +70,31 @@ class TurnBatches:
         for tp in dict.fromkeys([*polled_tps, *self._waiting]):
             if tp in reading or tp in self._waiting:
                 records = from_position(polled.get(tp, []), tasks[tp].position)
-                records = self._part(tp, records, now_ms)
-                batch = self._batch(tp, records, tasks[tp].position, latest, is_paused=tp in paused)
+                batch = self._batch(tp, records, tasks[tp].position, latest, now_ms, is_paused=tp in paused)
                 if batch.records or batch.commands:
                     batches.append(batch)
         return batches
 
     def _part(self, tp: Tp, records: list[RawRecord], now_ms: int) -> list[RawRecord]:
-        """As many as this turn takes; the rest is read again."""
+        """As many as this turn takes."""
         count = len(records)
-        size = min(self._portions.size(tp, count), self._shares.size(tp, count, now_ms))
-        if count <= size:
-            return records
-        self._source.seek({tp: records[size].offset()})
-        return records[:size]
+        return records[: min(self._portions.size(tp, count), self._shares.size(tp, count, now_ms))]
 
-    def _batch(self, tp: Tp, records: list[RawRecord], position: int, latest: int, *, is_paused: bool) -> Batch:
+    def _batch(
+        self, tp: Tp, polled: list[RawRecord], position: int, latest: int, now_ms: int, *, is_paused: bool
+    ) -> Batch:
+        is_limited = tp in self._portions
+        records = polled if is_limited else self._part(tp, polled, now_ms)
         if is_paused:  # reads on no further: a command that waited for that would wait for ever
             commands = self._waiting.all(tp)
         else:
             commands = self._waiting.ready(tp, position, records, latest)
-        if tp in self._portions:  # a command only by itself
+        if is_limited:  # a command only by itself, after the records that came before it
+            before = _not_after(records, commands[0]) if commands else len(records)
+            records = self._part(tp, records[:before], now_ms)
             commands = [] if records else commands[:1]
+        if len(records) < len(polled):  # the rest is read again
+            self._source.seek({tp: polled[len(records)].offset()})
         self._append_times[tp] = first_append_time(records, latest)
         return Batch(tp, records=records, commands=commands, latest=latest)
 
@@ -109,6 +112,12 @@ def from_position(records: list[RawRecord], position: int) -> list[RawRecord]:
     if not records or records[0].offset() >= position:
         return records
     return [record for record in records if record.offset() >= position]
+
+
+def _not_after(records: Sequence[RawRecord], command: RawRecord) -> int:
+    """The number of records, from the first on, that go before a command: those that are not later."""
+    at = command.timestamp()[1]
+    return next((count for count, record in enumerate(records) if record.timestamp()[1] > at), len(records))
 
 
 def first_append_time(records: Sequence[RawRecord], latest: int) -> int:

@@ -26,7 +26,7 @@ log = logging.getLogger("uow.rules")
 ANSWER_S: Final = 2.0
 """Longest wait for the offsets of a moment: inputs that are not blocked wait meanwhile."""
 AGAIN_S: Final = 5.0
-"""Before it is tried again after an error."""
+"""Before it is tried again after an error, and before brokers are asked again how many partitions there are."""
 CHUNK: Final = 1_000
 CHUNKS: Final = 20
 """Most chunks in one go: there may be any number of other commands."""
@@ -64,22 +64,23 @@ class KafkaAskedLog:
     """Port `AskedLog`.
 
     Args:
-        commands: `D.commands`, how many partitions it has, and how commands are read, by destination.
+        commands: `D.commands`, and how commands are read, by destination.
         make_consumer: Makes a consumer that is assigned by hand.
         monotonic: Seconds, from anywhere.
     """
 
     def __init__(
         self,
-        commands: Mapping[str, tuple[str, int, CommandReader]],
+        commands: Mapping[str, tuple[str, CommandReader]],
         make_consumer: Callable[[], Any],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._commands, self._make_consumer, self._monotonic = commands, make_consumer, monotonic
-        self._destinations = {topic: (destination, reader) for destination, (topic, _, reader) in commands.items()}
+        self._make_consumer, self._monotonic = make_consumer, monotonic
+        self._destinations = {topic: (destination, reader) for destination, (topic, reader) in commands.items()}
+        self._counts = dict.fromkeys(self._destinations, 0)
         self._consumer: Any = None
         self._found: dict[RecordPlace, list[AskedOf]] = {}
-        self._again_at = 0.0
+        self._again_at = self._count_at = 0.0
 
     def look(self, standing: Mapping[RecordPlace, int]) -> Mapping[RecordPlace, list[AskedOf]]:
         if not standing:
@@ -94,7 +95,8 @@ class KafkaAskedLog:
         return self._found
 
     def _read(self, standing: Mapping[RecordPlace, int]) -> None:
-        if standing.keys() != self._found.keys():
+        self._consumer = self._consumer or self._make_consumer()
+        if self._count() or standing.keys() != self._found.keys():
             self._begin(standing)
         for _ in range(CHUNKS):
             messages = self._consumer.consume(CHUNK, 0)
@@ -107,13 +109,25 @@ class KafkaAskedLog:
             if not messages:
                 return
 
+    def _count(self) -> bool:
+        """Asks, now and then, how many partitions the topics have. True if one has grown."""
+        if self._monotonic() < self._count_at:
+            return False
+        found = {
+            topic: len(self._consumer.list_topics(topic, ANSWER_S).topics[topic].partitions) for topic in self._counts
+        }
+        self._count_at = self._monotonic() + AGAIN_S
+        is_new = any(count > self._counts[topic] for topic, count in found.items())
+        self._counts = {topic: max(count, found[topic]) for topic, count in self._counts.items()}
+        return is_new
+
     def _begin(self, standing: Mapping[RecordPlace, int]) -> None:
-        self._consumer = self._consumer or self._make_consumer()
         since: dict[tuple[str, int], int] = {}
         for place, at in standing.items():
-            for topic, partitions, _ in self._commands.values():
-                where = topic, partition_for(place.key, partitions)
-                since[where] = max(0, min(at, since.get(where, at)))
+            for topic, most in self._counts.items():
+                # a command from before the topic grew is where there were fewer
+                for where in {(topic, partition_for(place.key, count)) for count in range(1, most + 1)}:
+                    since[where] = max(0, min(at, since.get(where, at)))
         asked = [ck.TopicPartition(*where, at) for where, at in since.items()]
         # before the question: what comes between the two is not passed over
         ends = {where: self._consumer.get_watermark_offsets(ck.TopicPartition(*where), ANSWER_S)[1] for where in since}
@@ -136,7 +150,7 @@ class KafkaAskedLog:
 
     def close(self) -> None:
         """Closes the consumer."""
-        self._found = {}
+        self._found, self._count_at = {}, 0.0
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None

@@ -27,6 +27,7 @@ from uow.processor.engine.batch import Batch, Task
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.driver import Driver
 from uow.processor.engine.driver_ports import Ports, TaskRunner, Upstream, Wanted
+from uow.processor.engine.group_faults import GroupFaults
 from uow.processor.engine.hidden_headers import HiddenHeaders
 from uow.processor.engine.memory_limit import RestoreRoom, remembered_limit
 from uow.processor.engine.placement import Placement, Placements
@@ -240,7 +241,7 @@ def task_contexts(
     paths_bytes = (
         settings.memory_limit_bytes // 4 // max(1, sum(each.has_paths for each in settings.destinations.values()))
     )
-    contexts, targets = {}, no_targets()
+    contexts, targets, faults = {}, no_targets(), GroupFaults()
     for name, policy in settings.destinations.items():
         topics = DestinationTopics(settings.application_id, name)
         contexts[topics.components] = TaskContext(
@@ -258,6 +259,7 @@ def task_contexts(
             paths=PathMap(partitions[topics.components], paths_bytes) if policy.has_paths else None,
             remembered_bytes=remembered_limit(settings.memory_limit_bytes),
             targets=targets,
+            faults=faults,
         )
     return contexts
 
@@ -313,6 +315,7 @@ def kafka_ports(
             upstream=upstream,
             rules_bytes=rules_bytes,
             targets=next(iter(contexts.values())).targets,
+            faults=next(iter(contexts.values())).faults,
             room=room,
             others=(placements, *others),
         )

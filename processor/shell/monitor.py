@@ -427,6 +427,20 @@ METRICS: tuple[MetricSpec, ...] = (
         _per_partition(lambda s, tp, task, now: task.counts.set_aside),
     ),
     MetricSpec(
+        "uow_set_aside_groups",
+        "counter",
+        "Groups at which the code itself failed, whose components are in `D.errors` as `InternalError`: a defect to report.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.faulty_groups),
+    ),
+    MetricSpec(
+        "uow_groups_alone",
+        "gauge",
+        "Groups at which the code itself fails and that cannot even be closed: they stay open and are tried again, while the others go on.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.groups_alone),
+    ),
+    MetricSpec(
         "uow_refused_commands",
         "counter",
         "Commands that were refused since their senders have no right to them, by reason: not_signed, unknown_key, signature, time, or verb. Only with command_keys.",

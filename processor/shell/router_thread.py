@@ -218,10 +218,7 @@ def kafka_router(
         )
         sink = KafkaSink(clients, routers, lambda step: on_step(f"router-{step}"), on_replaced, epochs=epochs)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
-        commands = {
-            name: (each.topics.commands, each.partitions, CommandReader(name, each.policy))
-            for name, each in targets.items()
-        }
+        commands = {name: (each.topics.commands, CommandReader(name, each.policy)) for name, each in targets.items()}
         asked = KafkaAskedLog(commands, clients.path_consumer)
         ports = RouterPorts(source, sink, starts, contents, desk, asked)
         status = worker.router = RouterStatus(

@@ -231,6 +231,7 @@ class Life:
             placements.restoring(restored),
             placements or None,
             upstream=upstream,
+            faults=self.context.faults,
         )
         limit = self.memory_limit if run.faults else HUGE
         self.driver = Driver(ports, self, {TOPICS.components: TOPICS.commands}, self.poll_records, limit, self.stop)

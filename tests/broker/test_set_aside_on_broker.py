@@ -88,6 +88,46 @@ def test_a_component_whose_unit_may_not_be_written_is_set_aside_and_the_partitio
     place.check_account()
 
 
+def test_a_command_whose_unit_may_not_be_written_is_answered_and_the_partition_goes_on(
+    authorizing: EmbeddedBroker, unique: str, tmp_path: Path, spawn: Callable[..., Process]
+) -> None:
+    """The group stays open, and the command does what it asks for once the right is granted."""
+    place = Destination(authorizing.bootstrap, unique, tmp_path, spawn, partitions=1)
+    place.create(routes={f"{unique}.secret": "uow-type = 'secret'"})
+    topic, kind = (ResourceType.TOPIC, f"{unique}.secret"), ResourcePatternType.LITERAL
+
+    def allow(*operations: AclOperation) -> None:
+        admin = AdminClient({"bootstrap.servers": authorizing.bootstrap})
+        who = ("User:ANONYMOUS", "*")
+        given = [AclBinding(*topic, kind, *who, each, AclPermissionType.ALLOW) for each in operations]
+        for made in admin.create_acls(given).values():
+            made.result(PATIENCE_S)
+
+    def end(number: int) -> Result:
+        asked = ["declare-end", place.name, f"u{number}", "--seq", "1", "--why", "no more", "-c", str(place.config)]
+        return CliRunner().invoke(main, asked)
+
+    allow(AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    producer = Producer({"bootstrap.servers": place.bootstrap}, logger=QUIET)
+    for number, type_ in enumerate(["open", "secret"]):
+        said: Any = [("uow-id", b"u%d" % number), ("uow-seq", b"1"), ("uow-type", type_.encode())]
+        producer.produce(place.components, b"x", b"u%d" % number, headers=said)
+    assert producer.flush(PATIENCE_S) == 0
+    worker = place.worker()
+    refused = end(1)
+    assert (refused.exit_code, "so nothing is changed" in refused.output) == (1, True), refused.output
+    assert "Topic authorization failed" in refused.output, refused.output
+    done = end(0)
+    assert done.exit_code == 0, done.output
+    wait_for(lambda: {record.key() for record in place.read(place.units)} == {b"u0"})
+    assert "partition blocked" not in worker.child.output
+    allow(AclOperation.WRITE, AclOperation.READ)
+    granted = end(1)
+    assert granted.exit_code == 0, granted.output
+    wait_for(lambda: {record.key() for record in place.read(f"{unique}.secret")} == {b"u1"})
+    place.check_account()
+
+
 def test_a_record_of_a_routers_input_that_is_refused_is_set_aside_and_the_input_goes_on(place: Destination) -> None:
     """The topic's limit is lowered while the router runs, which only the broker knows."""
     routed = RoutedPlace(place, {"events": 1})

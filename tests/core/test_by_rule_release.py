@@ -10,7 +10,8 @@ from tests.core.rule_script import Table, r, row, sizes, told_by
 from tests.core.script import T0, TOPICS, SeenRefusal, Story, Told, c, clock, ms, refused, text, told
 from tests.engine.test_by_rule_restored import restored, write
 from uow.processor.core import partition
-from uow.schemas.error_classes import DecodeError, OutOfSequenceRangeError
+from uow.processor.core.faulty_groups import GroupFault, Treatment
+from uow.schemas.error_classes import DecodeError, InternalError, OutOfSequenceRangeError
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy, ViolationPolicy
 from uow.topics.rules import AtWaitingLimit, Numbering, Release
@@ -72,6 +73,17 @@ def test_releases_of_rules_that_nobody_has_are_bounded_b105(monkeypatch: pytest.
 def test_hold_first_lets_one_go_for_each_release_b105() -> None:
     played = told_by(*twice(0), *twice(1), released(at=2), rules=[holding(Release.HOLD_FIRST)])
     assert values(played) == [(1, 2)]
+
+
+def test_a_release_where_only_groups_that_stand_alone_wait_is_no_credit_for_the_next_one() -> None:
+    played = told_by(*twice(0), rules=[holding(Release.HOLD_FIRST)])
+    (group,) = played.task.groups.values()
+    fault = GroupFault(InternalError("a defect"), Treatment.ALONE)
+    played.task.partition.faulty[group.id, group.generation] = fault
+    played.send(released(at=1))
+    assert (values(played), played.task.partition.credits) == ([], set())
+    assert not played.answers[0].done
+    assert played.answers[0].text == "nothing waiting"
 
 
 def test_the_clock_may_release_b106() -> None:

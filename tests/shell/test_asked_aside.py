@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from tests.shell.memory_kafka import MemoryKafka, MemorySink
-from tests.shell.test_whole_worker import P0, belongs_to, ids, position
+from tests.shell.test_faulty_groups import of_outputs, of_situation, plant_in
+from tests.shell.test_whole_worker import EXPIRING, P0, belongs_to, ids, position
 from tests.shell.whole_worker import UNITS, answers, in_a_loop, running, send, send_to, settings, tell, until
 from uow.processor.core import partition as partition_module
-from uow.processor.engine.ports import Refused, Tp
+from uow.processor.engine.outputs import OutputWriter
+from uow.processor.engine.ports import Output, Refused, Tp
 from uow.processor.sim.simulated_kafka import StoredRecord
-from uow.schemas.records import Answer
+from uow.schemas.records import Answer, Range
 from uow.topics import commands as commands_module
 from uow.topics.command_keys import CommandKey, CommandSigner
 from uow.topics.commands import Command, Verb, command_headers
@@ -246,6 +248,51 @@ def _fails_at_reading(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commands_module, "read_command", failing)
 
 
+@pytest.mark.parametrize("is_mixed", [False, True])
+@pytest.mark.parametrize("verb", [Verb.RELEASE, Verb.CANCEL, Verb.EXPIRE, Verb.DECLARE_END])
+def test_a_command_whose_outputs_cannot_be_made_is_answered_and_the_group_stays_as_it_is(
+    verb: Verb, is_mixed: bool
+) -> None:
+    """Also where it is read together with records, some of them of its group."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad, good, later = (belongs_to(kafka, 0, name) for name in ("bad", "good", "later"))
+        numbers = (Range(3, 3),) if verb is Verb.DECLARE_END else ()
+        command = Command(b"first", verb, bad.encode(), "w", numbers=numbers)
+        for seq in (1, 2):
+            send_to(kafka, 0, bad, seq)
+        with pytest.MonkeyPatch.context() as patch:
+            plant_in(OutputWriter, "write", of_outputs)(patch, bad.encode())
+            if is_mixed:
+                send_to(kafka, 0, bad, 3)
+                kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+                send_to(kafka, 0, good, 1, end=True)
+            async with running(kafka, settings(set_aside_per_minute=10)) as app:
+                if not is_mixed:
+                    send_to(kafka, 0, bad, 3)
+                    await until(lambda: app.status.tasks[P0].counts.open == 3)
+                    kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+                    await until(lambda: answers(kafka))
+                    send_to(kafka, 0, good, 1, end=True)
+                await until(lambda: ids(kafka) == [good] and answers(kafka))
+                assert (app.status.blocked, app.status.tasks[P0].counts.open) == ({}, 3)
+        failed = answer(kafka, "first")
+        assert (failed.done, "a defect of uow, so nothing is changed" in failed.text) == (False, True)
+        assert kafka.topic("D.errors") == []
+        async with running(kafka) as app:  # mended
+            again = command._replace(id=b"again")
+            kafka.append("D.commands", bad.encode(), None, command_headers(again), partition=0)
+            await until(lambda: len(answers(kafka)) == 2)
+            assert answer(kafka, "again").done
+            send_to(kafka, 0, later, 1, end=True)
+            await until(lambda: later in ids(kafka))
+            assert app.status.tasks[P0].counts.open == 0
+
+    test()
+
+
 @pytest.mark.parametrize("plant", [_fails_at_decision, _fails_at_reading])
 def test_a_command_at_which_the_code_fails_is_answered_and_blocks_nothing(plant: Callable[..., None]) -> None:
     @in_a_loop
@@ -347,3 +394,136 @@ def test_headers_of_a_command_that_cannot_be_read_are_looked_at_once(monkeypatch
         patch.setattr(StoredRecord, "headers", headers)
         play()
     assert (len(looked), len(answers(kafka))) == (1, 2), "the other command is decided"
+
+
+class Picky(MemorySink):
+    """A broker that refuses some records: those of `why` for what they are, if `tells` says so."""
+
+    def __init__(self, kafka: MemoryKafka, why: Callable[[Output], bool], tells: bool) -> None:
+        super().__init__(kafka, settings().transactional_id)
+        self._why, self._tells = why, tells
+
+    def write(self, plans: Any, token: Any) -> None:
+        for plan in plans:
+            for output in plan.outputs:
+                if self._why(output):
+                    raise Refused("TOPIC_AUTHORIZATION_FAILED", plan.tp, output if self._tells else None)
+        super().write(plans, token)
+
+
+@in_a_loop
+async def test_a_command_whose_unit_may_not_be_written_is_answered_and_blocks_nothing() -> None:
+    kafka = MemoryKafka()
+    bad, good = belongs_to(kafka, 0, "bad"), belongs_to(kafka, 0, "good")
+    for each in (bad, good):
+        send(kafka, each, (1, False))
+    sink = Picky(kafka, lambda output: output.key == bad.encode() and output.topic == "D.units", tells=False)
+    for each in (bad, good):
+        command = Command(b"end " + each.encode(), Verb.DECLARE_END, each.encode(), "w", numbers=(Range(1, 1),))
+        kafka.append("D.commands", each.encode(), None, command_headers(command), partition=0)
+    async with running(kafka, sink=sink) as app:
+        await until(lambda: ids(kafka) == [good])
+        await until(lambda: len(answers(kafka)) == 2)
+        assert app.status.blocked == {}
+        assert app.status.tasks[P0].counts.open == 1
+    refused = answer(kafka, f"end {bad}")
+    assert (refused.done, "TOPIC_AUTHORIZATION_FAILED" in refused.text) == (False, True)
+    assert answer(kafka, f"end {good}").done
+
+
+@in_a_loop
+async def test_a_group_at_fault_whose_close_is_refused_stands_alone_and_the_command_beside_it_is_done() -> None:
+    kafka = MemoryKafka()
+    bad, good = belongs_to(kafka, 0, "bad"), belongs_to(kafka, 0, "good")
+    for each in (bad, good):
+        send_to(kafka, 0, each, 1)
+    told: list[Command] = []
+
+    def is_refused(output: Output) -> bool:
+        if output.topic != "D.errors" or output.key != bad.encode():
+            return False
+        if not told:
+            told.append(Command(b"end", Verb.DECLARE_END, good.encode(), "w", numbers=(Range(1, 1),)))
+            kafka.append("D.commands", good.encode(), None, command_headers(told[0]), partition=0)
+        return True
+
+    sink = Picky(kafka, is_refused, tells=False)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(partition_module, "decide_due", of_situation)(patch, bad.encode())
+        async with running(kafka, settings(policy=EXPIRING, set_aside_per_minute=10), sink=sink) as app:
+            await until(lambda: app.status.tasks[P0].counts.open == 2)
+            kafka.clock.now += 90
+            send_to(kafka, 0, good, 2)
+            kafka.clock.now += 11
+            await until(lambda: answers(kafka))
+            await until(lambda: app.status.tasks[P0].groups_alone == 1)
+            assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+
+
+class Busy(Picky):
+    """The same, and with every try to write come more records."""
+
+    def __init__(self, kafka: MemoryKafka, why: Callable[[Output], bool], most: int) -> None:
+        super().__init__(kafka, why, tells=False)
+        self.names, self.tries, self._most = list[str](), 0, most
+
+    def write(self, plans: Any, token: Any) -> None:
+        self.tries += 1
+        for _ in range(3 if len(self.names) < self._most else 0):
+            self.kafka.clock.now += 1
+            self.names.append(belongs_to(self.kafka, 0, f"busy{len(self.names)}-"))
+            send_to(self.kafka, 0, self.names[-1], 1, end=True)
+        super().write(plans, token)
+
+
+def refused(kafka: MemoryKafka, patch: pytest.MonkeyPatch) -> Callable[[Output], bool]:
+    return lambda output: (output.key or b"").startswith(b"bad") and output.topic == "D.units"
+
+
+def failing(kafka: MemoryKafka, patch: pytest.MonkeyPatch) -> Callable[[Output], bool]:
+    _fails_at_decision(patch)
+    return lambda output: False
+
+
+@pytest.mark.parametrize("plant", [refused, failing])
+def test_on_a_busy_partition_each_command_that_cannot_be_done_is_answered_and_nothing_else_suffers(
+    plant: Callable[[MemoryKafka, pytest.MonkeyPatch], Callable[[Output], bool]],
+) -> None:
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad = [belongs_to(kafka, 0, f"bad{number}-") for number in range(2)]
+        good = belongs_to(kafka, 0, "good")
+        for each in (bad[0], good, bad[1]):
+            send_to(kafka, 0, each, 1)
+        kafka.clock.now += 1
+        for each in (bad[0], good, bad[1]):
+            command = Command(b"end " + each.encode(), Verb.DECLARE_END, each.encode(), "w", numbers=(Range(1, 1),))
+            kafka.append("D.commands", each.encode(), None, command_headers(command), partition=0)
+        with pytest.MonkeyPatch.context() as patch:
+            sink = Busy(kafka, plant(kafka, patch), most=200)
+            async with running(kafka, settings(set_aside_per_minute=10), sink=sink) as app:
+                await until(lambda: len(answers(kafka)) == 3)
+                assert len(sink.names) < 200, "they are answered while it is busy"
+                await until(lambda: {*ids(kafka)} == {good, *sink.names} and len(sink.names) >= 200)
+                assert (app.status.blocked, app.status.tasks[P0].counts.open) == ({}, 2)
+        assert [answer(kafka, f"end {each}").done for each in (*bad, good)] == [False, False, True]
+        assert len(ids(kafka)) == len({*ids(kafka)})
+
+    test()
+
+
+@in_a_loop
+async def test_an_answer_that_is_refused_for_its_length_is_written_without_the_sender_s_words() -> None:
+    kafka = MemoryKafka()
+    bad = belongs_to(kafka, 0, "bad")
+    send(kafka, bad, (1, False))
+    command = Command(b"long", Verb.CANCEL, bad.encode(), "w" * 3_000)
+    kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+    sink = Picky(kafka, lambda output: len(output.value or b"") > 2_000 and output.topic == "D.outcomes", tells=True)
+    async with running(kafka, sink=sink) as app:
+        await until(lambda: len(answers(kafka)) == 1)
+        assert app.status.blocked == {}
+    (told,) = answers(kafka)
+    assert (told.done, told.command_id, "left out" in told.why) == (True, "long", True)
+    assert len(kafka.topic("D.errors")) == 1

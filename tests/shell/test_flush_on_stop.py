@@ -43,8 +43,11 @@ class Stopping:
         self._unrestored = partial(worker.UowWorker._unrestored, self)  # type: ignore[arg-type]
 
     def _give_up(self, groups: Sequence[Any]) -> None:
+        async def then() -> None:
+            self._on_give_up()
+
         self.given_up += [each.id for each in groups]
-        self.loop.call_soon_threadsafe(self._on_give_up)
+        asyncio.run_coroutine_threadsafe(then(), self.loop).result()  # or the flush might go on before it has run
 
     def _stop(self) -> None:
         self.is_stopped = True

@@ -103,10 +103,11 @@ async def running(
     routes: bool = True,
     name: str = "0",
     faults: Faults | None = None,
+    set_aside_per_minute: int = 0,
     **policy: Any,
 ) -> AsyncIterator[UowApp]:
     """A worker of this name, whose destination has this policy; with `routes` it has a router as well."""
-    configured = replace(settings(name), routers=ROUTERS)
+    configured = replace(settings(name, set_aside_per_minute=set_aside_per_minute), routers=ROUTERS)
     configured = replace(configured, destinations={"D": replace(configured.destinations["D"], **policy)})
     log, rules = rule_log(kafka), RuleSet(tables)
     contexts = {
@@ -120,7 +121,10 @@ async def running(
     def new_ports(status: WorkerStatus) -> Ports:
         sink = MemorySink(kafka, configured.transactional_id, faults)
         return Ports(
-            MemorySource(kafka, name), sink, kafka.clock, restored, upstream=MemoryUpstream(kafka), others=(log,)
+            *(MemorySource(kafka, name), sink, kafka.clock, restored),
+            upstream=MemoryUpstream(kafka),
+            faults=contexts["D.components"].faults,
+            others=(log,),
         )
 
     def new_router(

@@ -34,10 +34,8 @@ from tests.shell.whole_worker import (
 )
 from uow.ops import doctor
 from uow.ops.findings import CheckResult
-from uow.processor.core import partition as partition_module
 from uow.processor.engine import memory_limit
 from uow.processor.engine.batch import SLICE, Batch
-from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import (
     Doubt,
     EndQuestion,
@@ -247,64 +245,6 @@ async def test_records_at_which_a_task_raises_are_set_aside_and_the_others_go_on
     async with running(kafka) as app:  # nothing of it is read again
         await until(lambda: P0 in app.status.tasks)
         assert len(kafka.topic("D.rejected")) == 3
-
-
-def _fails_at_outputs(patch: pytest.MonkeyPatch, raised: list[bytes]) -> None:
-    write = OutputWriter.write
-
-    def failing(self: OutputWriter, outward: Any, written: Any) -> None:
-        if outward[2] is not None and outward[2].id.startswith(b"bad"):
-            raised.append(outward[2].id)
-            raise LookupError("a defect where the outputs of a group are made")
-        write(self, outward, written)
-
-    patch.setattr(OutputWriter, "write", failing)
-
-
-def _fails_at_deadline(patch: pytest.MonkeyPatch, raised: list[bytes]) -> None:
-    decide = partition_module.decide_due
-
-    def failing(now: Any) -> Any:
-        if now.group.id.startswith(b"bad"):
-            raised.append(now.group.id)
-            raise LookupError("a defect where a group expires")
-        return decide(now)
-
-    patch.setattr(partition_module, "decide_due", failing)
-
-
-@pytest.mark.parametrize("plant", [_fails_at_outputs, _fails_at_deadline])
-def test_a_defect_at_another_group_blocks_and_no_innocent_record_is_set_aside(plant: Any) -> None:
-    """The first record behind the deadline stands alone, and is not at fault."""
-
-    @in_a_loop
-    async def test() -> None:
-        kafka = MemoryKafka()
-        send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1)
-        kafka.clock.now += 10_000
-        goods = [belongs_to(kafka, 0, f"good{number}-") for number in range(5)]
-        for good in goods:
-            send_to(kafka, 0, good, 1, end=True)
-        with pytest.MonkeyPatch.context() as patch:
-            plant(patch, raised := [])
-            async with running(kafka, settings(policy=EXPIRING, set_aside_per_minute=10)) as app:
-                await until(lambda: P0 in app.status.blocked)
-                assert "LookupError" in app.status.blocked[P0]
-                send_to(kafka, 0, belongs_to(kafka, 0, "later"), 1, end=True)
-                before = len(raised)
-
-                def is_tried_again() -> bool:  # the partition may be shown as blocked before its next try is set
-                    kafka.clock.now += 61_000
-                    return len(raised) > before
-
-                await until(is_tried_again)
-                await until(lambda: P0 in app.status.blocked)
-                assert (position(kafka, P0), kafka.topic("D.rejected")) == (1, [])
-        async with running(kafka, settings(policy=EXPIRING)):
-            await until(lambda: len(ids(kafka)) == 6)
-            await until(lambda: len(ids(kafka, "D.errors")) == 1)
-
-    test()
 
 
 @in_a_loop

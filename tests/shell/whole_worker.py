@@ -128,6 +128,7 @@ def new_ports(
             restore=restored,
             rules_bytes=lambda: rules_bytes,
             targets=contexts["D.components"].targets,
+            faults=contexts["D.components"].faults,
         )
 
     return make

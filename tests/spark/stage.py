@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from tests.fake_record import FakeRecord
@@ -203,9 +204,18 @@ class Stage:
         wait_for(are_readable, DEADLINE_S, f"markers of a transaction in {sorted(places)}")
 
     def _ends(self, places: set[tuple[str, int]], isolation: IsolationLevel) -> dict[tuple[str, int], int]:
+        """Ends of logs. A topic that was made a moment ago may have no leader that knows of it: it is asked for again."""
         asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]
-        answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=DEADLINE_S)
-        return {(each.topic, each.partition): found.result().offset for each, found in answers.items()}
+        ends: dict[tuple[str, int], int] = {}
+
+        def are_told() -> bool:
+            answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=DEADLINE_S)
+            with suppress(KafkaException):
+                ends.update({(each.topic, each.partition): found.result().offset for each, found in answers.items()})
+            return len(ends) == len(places)
+
+        wait_for(are_told, DEADLINE_S, f"ends of {sorted(places)}")
+        return ends
 
     def place(self, id: str) -> None:
         """Somebody has claimed another partition for an id than `send` takes."""

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.spark.stage import ASIDE, STARTED_MS, Stage, c, plain
+from tests.spark.stage import ASIDE, PARTITIONS, STARTED_MS, Stage, c, plain
 from uow.cli.audit_page import set_aside_text
 from uow.processor.core.happened import Counts
 from uow.schemas.records import Range
@@ -26,6 +26,7 @@ from uow.spark_sink.recompute import Fate
 from uow.spark_sink.tables import Table
 from uow.topics.command_keys import CommandKey, CommandSigner
 from uow.topics.commands import Command, Verb
+from uow.topics.partitioner import partition_for
 from uow.topics.policies import ExpirationPolicy, HandlingPolicy, LatePolicy, Routing
 from uow.topics.routes import Route, RouteMatching
 from uow.topics.selector import Selector
@@ -508,6 +509,23 @@ def test_records_that_were_set_aside_are_named_with_their_units_and_are_no_diffe
     lines = set_aside_text(report)
     assert "1 record was set aside, and is in no unit: " in lines
     assert lines.endswith("of whole2")
+
+
+def test_a_claim_that_a_record_was_set_aside_excuses_no_missing_unit(make_stage: Callable[..., Stage]) -> None:
+    """Somebody who may write `D.rejected` says so of a record that the worker held, and of one that it did set aside."""
+    stage = make_stage()
+    stage.send([c("robbed", 1), c("robbed", 2, end=True), c("true", 1, value=ASIDE), c("whole", 1, end=True)])
+    stage.work()
+    place = f"{stage.names.components}/{partition_for(b'robbed', PARTITIONS)}/0"
+    names = ("uow-id", "uow-error-class", "uow-error-case", "uow-error-text", "uow-source")
+    said = (b"robbed", b"InternalError", b"KeyError", b"forged", place.encode())
+    stage.put(stage.names.rejected, b"robbed", b"1", [*zip(names, said, strict=True)])
+    stage.sink()
+    report = stage.audit()
+    (claim,) = [each for each in report.examples if each.what is DifferenceKind.CLAIMED]
+    assert (claim.place, claim.id, "the worker held it" in claim.detail) == (place, "robbed", True)
+    assert (report.totals[DifferenceKind.CLAIMED], [*report.set_aside.values()]) == (1, ["true"])
+    assert report.count(Fate.DELIVERED) == 3
 
 
 def test_nothing_is_a_unit_of_a_destination_that_forms_none_w65(make_stage: Callable[..., Stage]) -> None:

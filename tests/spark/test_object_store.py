@@ -16,6 +16,7 @@ import pytest
 
 from tests.broker.worker_places import Destination
 from tests.processes import Process
+from uow.jvm import jars
 
 SERVER = "moto[s3,server]==5.2.5"
 UOW = str(Path(sys.executable).with_name("uow"))
@@ -25,7 +26,8 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of an S3 server with the bucket `lake`, in memory."""
+    """Address of an S3 server with the bucket `lake`, in memory; the jars for it are there."""
+    jars.ensure(sets=jars.ON_REQUEST)  # `make setup` leaves them out
     home = Path(os.environ.get("UOW_MOTO", tmp_path_factory.mktemp("moto")))
     server = home / "bin" / "moto_server"
     if not server.exists():

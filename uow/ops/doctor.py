@@ -82,8 +82,9 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield from topics
         if all(finding.verdict is not CheckResult.WRONG for finding in topics):
             yield from _state(settings, name)
-            rejected = DestinationTopics(settings.application_id, name).rejected
-            yield from _set_aside(settings, rejected, len(cluster.topics[rejected].partitions))
+            named = DestinationTopics(settings.application_id, name)
+            for topic in (named.rejected, named.errors):
+                yield from _set_aside(settings, topic, len(cluster.topics[topic].partitions))
             if policy.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY:
                 counts = {topic: len(found.partitions) for topic, found in cluster.topics.items()}
                 yield from _misread(settings, name, counts)
@@ -301,16 +302,16 @@ def _set_aside(settings: Settings, topic: str, partitions: int) -> Iterator[Find
 
 
 def set_aside(reader: StableReader, topic: str, partitions: int) -> Iterator[Finding]:
-    """Records at which the code itself failed, or that somebody set aside by a command, among the last ones that were refused.
+    """Records at which the code itself failed, or at whose group, or that somebody set aside by a command, among the last ones that were refused or given up.
 
     Args:
         reader: Reads Kafka.
-        topic: `D.rejected`.
+        topic: `D.rejected`, or `D.errors`.
         partitions: How many it has.
     """
     headers = _last(reader, topic, partitions)
     failed = [dict(each) for each in headers if (ERROR_CLASS, InternalError.__name__.encode()) in each]
-    told = [dict(each) for each in headers if {*BY_COMMAND} <= {*each}]
+    told = [] if topic.endswith(".errors") else [dict(each) for each in headers if {*BY_COMMAND} <= {*each}]
     for found, why, remedy in (
         (failed, "since the code failed at them", SET_ASIDE_GUIDE),
         (told, "by a command", TOLD_GUIDE),
@@ -440,7 +441,7 @@ def settings_differences(reader: LogReader, context: TaskContext) -> Iterator[Fi
 def _workers(settings: Settings, client: AdminClient) -> Iterator[Finding]:
     group = settings.application_id
     try:
-        answer = client.describe_consumer_groups([group], request_timeout=ANSWER_S)[group].result()
+        answer = admin.described_group(client, group, ANSWER_S)
     except KafkaException as failure:
         if failure.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             yield Finding(CheckResult.LOOK, f"no worker of {group} has run yet", "start one with `uow worker`")

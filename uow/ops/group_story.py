@@ -22,7 +22,7 @@ from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import Answer, ComponentRecord, DeadlineWarning, Outcome, Source, ranges_text
 from uow.schemas.registry import Registry
 from uow.topics import headers as names
-from uow.topics.admin import TIMEOUT_S
+from uow.topics.admin import described_group
 from uow.topics.commands import COMMAND_ID, KIND_WARNING, BadCommand, Command, claimed
 from uow.topics.headers import ENDS, decimal
 
@@ -251,7 +251,7 @@ def _text(said: Mapping[str, bytes | None], name: str) -> str:
 def owner(client: AdminClient, group: str, tp: Tp) -> str | None:
     """The worker that owns a partition, as `CLIENT at HOST`; None if nobody does, or nobody may tell."""
     try:
-        answer = client.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result()
+        answer = described_group(client, group)
     except ck.KafkaException:
         return None
     for member in answer.members:

@@ -110,14 +110,13 @@ def repartition(
     topics = DestinationTopics(settings.application_id, destination)
     context = TaskContext(destination, topics, policy, before, b"", b"")
 
-    senders_know = counts[topics.components] != before or counts[topics.commands] != before
+    is_in_time = counts[topics.components] == counts[topics.commands] == before and not leave_unread
     unread = _UnreadInput(settings, clients, topics, before, counts)
     lies = before < after and unread.lies()
-    left = lies and (leave_unread or senders_know)
-    assembled = lies and not left
+    assembled, left = lies and is_in_time, lies and not is_in_time
     if not dry_run and (before == after or (recorded is None and not assembled)):
         admin.grow(client, growing, after)
-        return RepartitionReport(before, after, tuple(growing), Moved())
+        return RepartitionReport(before, after, tuple(growing), Moved(), left=left)
     with rule_table(worker, context, counts) as rules:
         context = replace(context, rules=rules)
         if dry_run:
@@ -130,7 +129,7 @@ def repartition(
         there, failed = counts[topics.components], NOTHING_MOVED
         with ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
             sink.rehearse(_plans(reader, context, after, {})[0], token, before)
-        if not (leave_unread or senders_know) and unread.lies():
+        if is_in_time and unread.lies():
             assembled = True
             unread.assemble()
         admin.grow(client, [name for name in growing if name not in logs], after)
@@ -165,9 +164,8 @@ class _UnreadInput:
         names = (self.topics.components, self.topics.commands)
         tps = [Tp(name, number) for name in names for number in range(self.partitions)]
         with closing(KafkaLogReader(self.clients)) as reader:
-            positions = reader.committed(
-                tps, "read_uncommitted"
-            )  # a killed run may have left a transaction open: it is ended later
+            # Not the stable ones: a run that was killed may have left a transaction open, which is ended later.
+            positions = reader.committed(tps, "read_uncommitted")
             bounds, stable = reader.bounds(tps), reader.stable_bounds(tps)
 
             def is_unread(tp: Tp) -> bool:
@@ -175,9 +173,8 @@ class _UnreadInput:
                 position = max(start, positions[tp].offset or 0)
                 if position >= end or stable[tp][1] < end:
                     return position < end
-                return (
-                    next(reader.read({tp: (position, end)}), None) is not None
-                )  # markers of transactions are no records
+                records = reader.read({tp: (position, end)})  # markers of transactions are none
+                return next(records, None) is not None
 
             return any(map(is_unread, tps))
 

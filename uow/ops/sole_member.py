@@ -44,7 +44,7 @@ def patient_worker(settings: Settings, name: str) -> WorkerSettings:
 def live_members(client: AdminClient, group: str) -> int:
     """The number of members of a consumer group; 0 if there is no such group."""
     try:
-        answer = client.describe_consumer_groups([group], request_timeout=admin.TIMEOUT_S)[group].result()
+        answer = admin.described_group(client, group)
     except ck.KafkaException as failure:
         if failure.args[0].code() == ck.KafkaError.GROUP_ID_NOT_FOUND:
             return 0

@@ -1,0 +1,99 @@
+"""Groups of one partition at which the code itself failed in work that no record asked for: a deadline, a release, a change of a row, an output. Pure.
+
+Such a group is tried once more, and closed as failed if it fails again, at the next opportunity and without a look at what had failed. Where its unit could not be made, that opportunity comes as
+it came before: whatever makes the unit whole belongs to the group that fails. If that fails as well it stands alone: time, commands about its rule and
+changes of its row pass it over, until it is tried again.
+
+Belongs here: which these groups are. Does not belong here: closing one (`partition`), when it is tried again (`uow.processor.engine.group_faults`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
+
+from uow.processor.core.group import Group
+from uow.schemas.error_classes import InternalError
+
+GroupKey = tuple[bytes, int]
+"""Id and generation."""
+
+
+class Treatment(Enum):
+    """How a group is treated at which the code failed."""
+
+    AS_BEFORE = "as before"
+    """It failed once, which may pass."""
+    FAILS_AS_UNIT = "fails as unit"
+    """Its unit could not be made: it goes on until a unit of it is to be made again, which fails."""
+    CLOSED = "closed"
+    CLOSED_WITHOUT_RULE = "closed without rule"
+    """It could not be restored, and is here without what is of its rule: it is closed, or its partition blocks."""
+    ALONE = "alone"
+    """Nothing is tried with it."""
+
+
+_CLOSED = (Treatment.CLOSED, Treatment.CLOSED_WITHOUT_RULE)
+
+
+@dataclass(slots=True)
+class GroupFault:
+    """The failure of the code at one group, and what follows."""
+
+    error: InternalError
+    treatment: Treatment = Treatment.AS_BEFORE
+
+
+class FaultyGroups(dict[GroupKey, GroupFault]):
+    """Those of one partition, which a restore does not forget.
+
+    Attributes:
+        at: The group that is worked on without a record of its own; None: there is none. Where something raises, it is at fault.
+        makes_unit: True if that work is its unit.
+        closing: Those that the plan in the making closes.
+    """
+
+    __slots__ = ("at", "closing", "makes_unit")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: Group | None = None
+        self.makes_unit = False
+        self.closing: list[GroupKey] = []
+
+    def begin(self) -> Self:
+        """The partition is to be restored: nothing is worked on."""
+        self.at, self.makes_unit, self.closing = None, False, []
+        return self
+
+    def meet(self, group: Group) -> Group:
+        """The same group, which is worked on from now on."""
+        self.at = group
+        return group
+
+    def has(self, group: Group) -> bool:
+        """True if the code failed at it, and time and commands pass it over."""
+        fault = self.get((group.id, group.generation))
+        return fault is not None and fault.treatment in (*_CLOSED, Treatment.ALONE)
+
+    def lacks_rule(self, group: Group) -> bool:
+        """True if it is restored without what is of its rule."""
+        fault = self.get((group.id, group.generation))
+        return fault is not None and fault.treatment is Treatment.CLOSED_WITHOUT_RULE
+
+    def failure_of(self, group: Group) -> InternalError | None:
+        """The failure for which it is to be closed; None: it is not."""
+        fault = self.get((group.id, group.generation))
+        is_closed = fault is not None and fault.treatment in (*_CLOSED, Treatment.FAILS_AS_UNIT)
+        return fault.error if fault is not None and is_closed else None
+
+    @property
+    def to_be_closed(self) -> list[tuple[GroupKey, InternalError]]:
+        """The groups that are to be closed as failed, at once."""
+        return [(key, fault.error) for key, fault in self.items() if fault.treatment in _CLOSED]
+
+    @property
+    def alone(self) -> int:
+        """How many stand alone. Any thread may ask."""
+        return sum(fault.treatment is Treatment.ALONE for fault in [*self.values()])

@@ -1,0 +1,129 @@
+"""Groups at which the code itself failed, of all partitions of a worker: how many are closed as failed, and when one that cannot be closed is tried again. No I/O but the log.
+
+Work that time, a rule or a restore asks for is done for one group after the other, and no record is at fault if it raises. The partition is restored, as
+after every such failure, and the group is tried once more. If it fails again it is closed as failed: its components go to `D.errors` as `InternalError`. So many a minute, together with the records
+that are set aside; then the partition blocks, since a defect that every group meets must not empty it. A group that cannot even be closed stands alone.
+
+Belongs here: these decisions, for the life of a process. Does not belong here: what such a group still gets (`uow.processor.core.faulty_groups`), restoring
+(`uow.processor.engine.driver`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey, Treatment
+from uow.processor.engine.ports import Blocked, RawRecord, Tp
+from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of, named, with_reason
+from uow.schemas.error_classes import InternalError
+
+log = logging.getLogger("uow.group_faults")
+
+TRY_AGAIN_MS = (60_000, 300_000)
+"""Wait before a group that could not be closed is tried again, by the number of tries that failed: each costs a restore of its partition."""
+
+
+class GroupFaults:
+    """The faulty groups of all partitions. Times are monotonic milliseconds."""
+
+    def __init__(self) -> None:
+        self._groups: defaultdict[Tp, FaultyGroups] = defaultdict(FaultyGroups)
+        self._tries: dict[tuple[Tp, GroupKey], tuple[int, int]] = {}
+
+    def of(self, tp: Tp) -> FaultyGroups:
+        """Those of one partition."""
+        return self._groups[tp]
+
+    def is_of_command(self, tp: Tp, commands: Sequence[RawRecord]) -> bool:
+        """True if one of these asked for the work at which the code failed: then that command is at fault, and the group stays as it is."""
+        groups = self._groups[tp]
+        if groups.at is None or not any(asks_of(each, groups.at.id) for each in commands):
+            return False
+        groups.at, groups.makes_unit = None, False
+        return True
+
+    def why_not_without(
+        self, tp: Tp, cause: Blocked, now_ms: int, limit: SetAsideLimit, *, is_restore: bool = False
+    ) -> Blocked | None:
+        """None if the code failed at a group that no record in hand is of: once the partition is restored it goes on without the group.
+
+        Args:
+            tp: The partition.
+            cause: What was raised.
+            now_ms: The time.
+            limit: How many records and groups are set aside.
+            is_restore: True if it was raised while the partition was restored.
+
+        Returns:
+            Why the partition cannot go on, else.
+        """
+        groups, error = self._groups[tp], fault_of(cause)
+        group, groups.at = groups.at, None
+        makes_unit, groups.makes_unit, groups.closing = groups.makes_unit, False, []
+        if group is None or error is None:
+            return cause
+        key = group.id, group.generation
+        fault = groups.get(key)
+        if fault is None:  # short of memory, for one, it need not fail again
+            groups[key] = GroupFault(InternalError.of(error))
+            log.warning(
+                "%s/%d: the code failed at %s, which is tried once more: %s", *tp, named(key), type(error).__name__
+            )
+            return None
+        if fault.treatment is Treatment.AS_BEFORE and (why := limit.take(tp, key, error, now_ms)):
+            return with_reason(cause, f": {why}")
+        # of one without its rule neither components nor commands may find out; where one stands alone a record has come for it, which is at fault as any other
+        if fault.treatment is Treatment.CLOSED_WITHOUT_RULE or (fault.treatment is Treatment.ALONE and not is_restore):
+            return cause
+        fault.error = InternalError.of(error)
+        if is_restore:
+            fault.treatment = Treatment.CLOSED_WITHOUT_RULE
+        elif fault.treatment is Treatment.AS_BEFORE:
+            fault.treatment = Treatment.FAILS_AS_UNIT if makes_unit else Treatment.CLOSED
+        elif fault.treatment is Treatment.FAILS_AS_UNIT and not makes_unit:  # it does not come as far any more
+            fault.treatment = Treatment.CLOSED
+        else:
+            self._leave_alone(tp, key, fault, now_ms)
+        return None
+
+    def _leave_alone(self, tp: Tp, key: GroupKey, fault: GroupFault, now_ms: int) -> None:
+        tries, _ = self._tries.get((tp, key), (0, 0))
+        wait_ms = TRY_AGAIN_MS[min(tries, len(TRY_AGAIN_MS) - 1)]
+        self._tries[tp, key] = tries + 1, now_ms + wait_ms
+        fault.treatment = Treatment.ALONE
+        log.error(
+            "%s/%d: %s cannot be closed either: it stays open and is tried again in %d s; the others go on",
+            *tp,
+            named(key),
+            wait_ms // 1000,
+        )
+
+    def refused(self, tp: Tp, now_ms: int) -> bool:
+        """True if the plan that a broker refuses closes such groups: then they stand alone."""
+        groups = self._groups[tp]
+        closing, groups.closing = groups.closing, []
+        for key in closing:
+            self._leave_alone(tp, key, groups[key], now_ms)
+        return bool(closing)
+
+    def try_again(self, now_ms: int) -> None:
+        """Groups whose time has come are to be closed once more."""
+        for (tp, key), (_, at) in self._tries.items():
+            fault = self._groups[tp].get(key)
+            if at <= now_ms and fault is not None and fault.treatment is Treatment.ALONE:
+                fault.treatment = Treatment.CLOSED
+
+    def written(self, tp: Tp, has_closed: Callable[[GroupKey], bool]) -> None:
+        """A plan of the partition was written: those that have closed are done with."""
+        groups = self._groups[tp]
+        groups.closing = []
+        for key in [key for key in groups if has_closed(key)]:
+            del groups[key]
+            self._tries.pop((tp, key), None)
+
+    def forget(self, tp: Tp) -> None:
+        """It was taken away."""
+        self._groups.pop(tp, None)
+        self._tries = {key: each for key, each in self._tries.items() if key[0] != tp}

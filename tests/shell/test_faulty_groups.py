@@ -1,0 +1,630 @@
+"""A whole worker in which the code fails at one group, in work that no record asks for: every other group of the partition goes on, also after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.rules.low_stock import ROWS, changed
+from tests.shell import test_routed_worker as routed
+from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader
+from tests.shell.test_routed_worker import INPUT
+from tests.shell.test_whole_worker import EXPIRING, P0, belongs_to, ids
+from tests.shell.whole_worker import answers, in_a_loop, running, send_to, settings, until
+from uow.ops import doctor
+from uow.processor.core import decide, partition, partition_state
+from uow.processor.core.changes import Undelivered
+from uow.processor.core.group import Group
+from uow.processor.engine import task
+from uow.processor.engine.outputs import OutputWriter
+from uow.processor.engine.rule_figures import RuleFigures
+from uow.schemas.records import Range
+from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.policies import DestinationPolicy, ExpirationPolicy
+from uow.topics.rules import AtMaxOpenGroups, DeliverOrder, OnRuleChange, Release
+
+Plant = Callable[[pytest.MonkeyPatch, bytes], list[bytes]]
+SET_ASIDE = {"set_aside_per_minute": 10}
+
+
+def plant_in(owner: Any, name: str, of: Callable[..., Any], error: type[Exception] = ArithmeticError) -> Plant:
+    """Makes a function raise where it is about one group; the plant returns where it notes each time. `of`: the group's id, from the arguments."""
+
+    def plant(patch: pytest.MonkeyPatch, bad: bytes) -> list[bytes]:
+        real, raised = getattr(owner, name), []
+
+        def failing(*args: Any, **more: Any) -> Any:
+            if of(*args) == bad:
+                raised.append(bad)
+                raise error(f"a defect in {name}")
+            return real(*args, **more)
+
+        patch.setattr(owner, name, failing)
+        return raised
+
+    return plant
+
+
+def of_outputs(writer: Any, outward: Any, written: Any) -> bytes | None:
+    """Of effects that are not the failure itself."""
+    effect, _, group = outward
+    is_failure = isinstance(effect, Undelivered) and effect.fault is not None
+    return None if group is None or is_failure else group.id
+
+
+def of_any_output(writer: Any, outward: Any, written: Any) -> bytes | None:
+    return outward[2].id if outward[2] is not None else None
+
+
+WARNING = replace(EXPIRING, warn_at_percent=50)
+IDLE = replace(EXPIRING, idle_expiration_ms=50)
+BY_TIME: dict[str, tuple[Plant, DestinationPolicy]] = {
+    "the decision at a deadline": (plant_in(partition, "decide_due", lambda now: now.group.id), EXPIRING),
+    "the decision at an idle deadline": (plant_in(partition, "decide_due", lambda now: now.group.id), IDLE),
+    "a warning": (plant_in(decide, "_warning", lambda group, *_: group.id), WARNING),
+    "the reason to give it up": (plant_in(Group, "give_up_reason", lambda group, policy: group.id), EXPIRING),
+    "the outputs at a deadline": (plant_in(OutputWriter, "write", of_outputs), EXPIRING),
+    "the moment of its deadline": (plant_in(Group, "due_at", lambda group, policy: group.id), EXPIRING),
+    "rows of the changelog": (plant_in(task, "promotion_rows", lambda group, said: group.id), EXPIRING),
+}
+
+
+def half_done(patch: pytest.MonkeyPatch, bad: bytes) -> list[bytes]:
+    """What changes the state raises half-way, and again when it is tried once more."""
+    real, raised = partition_state.PartitionState.close, []
+
+    def failing(self: Any, group: Any, closed: Any) -> None:
+        real(self, group, closed)
+        if group is not None and group.id == bad and len(raised) < 2:
+            raised.append(bad)
+            raise ArithmeticError("a defect behind a change")
+
+    patch.setattr(partition_state.PartitionState, "close", failing)
+    return raised
+
+
+BY_TIME["carrying it out"] = half_done, EXPIRING
+
+
+def told(kafka: MemoryKafka, id: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Error class and case of what went to `D.errors` of an id."""
+    said = [dict(record.headers() or []) for record in kafka.topic("D.errors") if record.key() == id.encode()]
+    return [(each["uow-error-class"], each["uow-error-case"]) for each in said]
+
+
+FAULT = (b"InternalError", b"ArithmeticError")
+
+
+@pytest.mark.parametrize(
+    ("place", "is_restarted"),
+    # where the moment of a deadline fails at once, the record that opens the group is at fault; and a clean stop has written all rows
+    [
+        (place, again)
+        for place in BY_TIME
+        for again in (False, True)
+        if (place, again) not in {("the moment of its deadline", False), ("rows of the changelog", True)}
+    ],
+)
+def test_a_group_at_which_the_code_fails_by_the_clock_is_closed_and_the_others_go_on(
+    place: str, is_restarted: bool
+) -> None:
+    """Its components go to `D.errors`, once; also where the worker starts with the defect."""
+    plant, policy = BY_TIME[place]
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad, good = (belongs_to(kafka, 0, name) for name in ("bad", "good"))
+        for each in (bad, good):
+            send_to(kafka, 0, each, 1)
+            send_to(kafka, 0, each, 2)
+        configured = settings(policy=policy, replay_limit_ms=30, **SET_ASIDE)
+        if is_restarted:
+            async with running(kafka, configured) as app:
+                await until(lambda: app.status.tasks[P0].counts.open == 4)
+        with pytest.MonkeyPatch.context() as patch:
+            raised = plant(patch, bad.encode())
+            async with running(kafka, configured) as app:
+                if not raised:
+                    await until(lambda: raised or app.status.tasks[P0].counts.open == 4)
+                for number in range(3):
+                    kafka.clock.now += 40
+                    unit = belongs_to(kafka, 0, f"unit{number}-")
+                    send_to(kafka, 0, unit, 1, end=True)
+                    await until(lambda unit=unit: unit in ids(kafka))
+                kafka.clock.now += 101
+                await until(lambda: len(told(kafka, good)) == 2)
+                await until(lambda: len(told(kafka, bad)) == 2)
+                assert raised
+                assert told(kafka, bad) == [FAULT, FAULT]
+                assert {name for name, _ in told(kafka, good)} == {b"UowError"}
+                assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+                (finding,) = doctor.set_aside(MemoryLogReader(kafka), "D.errors", kafka.partitions)
+                assert "2 of the last records were set aside, since the code failed" in finding.what
+            async with running(kafka, configured) as app:
+                again = belongs_to(kafka, 0, "again")
+                send_to(kafka, 0, again, 1, end=True)
+                await until(lambda: again in ids(kafka))
+                assert len(told(kafka, bad)) == 2
+                assert app.status.blocked == {}
+
+    test()
+
+
+def passing(times: int, error: BaseException) -> Callable[[pytest.MonkeyPatch, Any, str, Any, bytes], None]:
+    """Makes a function raise so many times where it is about one group."""
+
+    def plant(patch: pytest.MonkeyPatch, owner: Any, name: str, of: Any, bad: bytes) -> None:
+        real, left = getattr(owner, name), [error] * times
+
+        def failing(*args: Any, **more: Any) -> Any:
+            if left and of(*args) == bad:
+                raise left.pop()
+            return real(*args, **more)
+
+        patch.setattr(owner, name, failing)
+
+    return plant
+
+
+PASSING = {
+    "short of memory": passing(3, MemoryError()),
+    "no file handle": passing(3, OSError(24, "too many open files")),
+    "once": passing(1, ArithmeticError("a defect that passes")),
+}
+
+
+@pytest.mark.parametrize("what", PASSING)
+@pytest.mark.parametrize("is_by_time", [False, True])
+def test_what_passes_by_itself_makes_no_group_fail(what: str, is_by_time: bool) -> None:
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad = belongs_to(kafka, 0, "bad")
+        policy = replace(EXPIRING, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+        send_to(kafka, 0, bad, 1)
+        send_to(kafka, 0, bad, 3, end=not is_by_time)
+        with pytest.MonkeyPatch.context() as patch:
+            if is_by_time:
+                PASSING[what](patch, partition, "decide_due", of_situation, bad.encode())
+            else:
+                PASSING[what](patch, OutputWriter, "write", of_any_output, bad.encode())
+            async with running(kafka, settings(policy=policy, **SET_ASIDE)) as app:
+                if is_by_time:
+                    await until(lambda: app.status.tasks[P0].counts.open == 2)
+                    kafka.clock.now += 101
+                else:
+                    send_to(kafka, 0, bad, 2)
+
+                def is_told() -> bool:
+                    kafka.clock.now += 10
+                    return ids(kafka) == [bad]
+
+                await until(is_told)
+                await until(lambda: app.status.blocked == {})
+                assert (kafka.topic("D.errors"), kafka.topic("D.rejected")) == ([], [])
+
+    test()
+
+
+@in_a_loop
+async def test_a_unit_that_cannot_be_made_fails_and_the_others_go_on() -> None:
+    """Also one that opens and is complete within one batch."""
+    kafka = MemoryKafka()
+    bad, good = (belongs_to(kafka, 0, name) for name in ("bad", "good"))
+    for each in (bad, good):
+        send_to(kafka, 0, each, 1)
+        send_to(kafka, 0, each, 2, end=True)
+    with pytest.MonkeyPatch.context() as patch:
+        raised = plant_in(OutputWriter, "write", of_outputs)(patch, bad.encode())
+        async with running(kafka, settings(**SET_ASIDE)) as app:
+            await until(lambda: ids(kafka) == [good])
+            assert raised
+            assert told(kafka, bad) == [FAULT, FAULT]
+            assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+
+
+WHOLE_BY: dict[str, tuple[Sequence[tuple[int, bool]], int]] = {
+    "its end": ([(2, True)], 0),
+    "several components": ([(2, False), (4, True), (3, False)], 0),
+    "a deadline": ([(3, False)], 101),
+}
+"""Components, by number, and whether each is the end; and milliseconds that pass."""
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("whole_by", WHOLE_BY)
+def test_whatever_makes_a_unit_whole_that_cannot_be_made_fails_with_it(whole_by: str, is_committed: bool) -> None:
+    """Components are not refused because their group was closed before they were in."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad, good, later = (belongs_to(kafka, 0, name) for name in ("bad", "good", "later"))
+        policy = replace(EXPIRING, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+        components, passing_ms = WHOLE_BY[whole_by]
+
+        def make_whole() -> None:
+            for seq, end in components:
+                send_to(kafka, 0, bad, seq, end=end)
+            kafka.clock.now += passing_ms
+
+        send_to(kafka, 0, bad, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            plant_in(OutputWriter, "write", of_outputs)(patch, bad.encode())
+            if not is_committed:
+                make_whole()
+            async with running(kafka, settings(policy=policy, **SET_ASIDE)) as app:
+                if is_committed:
+                    await until(lambda: app.status.tasks[P0].counts.open == 1)
+                    make_whole()
+                send_to(kafka, 0, good, 1, end=True)
+                await until(lambda: told(kafka, bad))
+                await until(lambda: ids(kafka) == [good])
+                send_to(kafka, 0, later, 1, end=True)
+                await until(lambda: ids(kafka) == [good, later])
+                assert (app.status.blocked, app.status.tasks[P0].groups_alone) == ({}, 0)
+        assert told(kafka, bad) == [FAULT] * (1 + len(components))
+        assert kafka.topic("D.rejected") == []
+
+    test()
+
+
+@in_a_loop
+async def test_a_group_that_cannot_be_closed_stands_alone_and_is_tried_again() -> None:
+    kafka = MemoryKafka()
+    bad, *goods = (belongs_to(kafka, 0, name) for name in ("bad", "good", "better", "best"))
+    for each in (bad, goods[0]):
+        send_to(kafka, 0, each, 1)
+    configured = settings(policy=EXPIRING, **SET_ASIDE)
+    with pytest.MonkeyPatch.context() as patch:
+        raised = plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
+        for number in range(2):  # a worker that is started has to find it out
+            async with running(kafka, configured) as app:
+                kafka.clock.now += 101
+                await until(lambda number=number: len(told(kafka, goods[number])) == 1)
+                await until(lambda: app.status.tasks[P0].groups_alone == 1)
+                before, number_open = len(raised), app.status.tasks[P0].counts.open
+                unit = belongs_to(kafka, 0, f"unit{number}")
+                send_to(kafka, 0, unit, 1, end=True)
+                await until(lambda unit=unit: unit in ids(kafka))
+                send_to(kafka, 0, bad, number + 2)
+                send_to(kafka, 0, goods[number + 1], 1)
+                await until(lambda count=number_open + 2: app.status.tasks[P0].counts.open == count)
+                assert len(raised) == before, "it is left alone"
+                assert app.status.blocked == {}
+    async with running(kafka, configured) as app:  # mended: nothing of it is lost
+        kafka.clock.now += 101
+        await until(lambda: len(told(kafka, bad)) == 3)
+
+
+@in_a_loop
+async def test_a_group_that_stood_alone_is_closed_once_that_does_not_fail_any_more() -> None:
+    kafka = MemoryKafka()
+    bad = belongs_to(kafka, 0, "bad")
+    send_to(kafka, 0, bad, 1)
+    async with running(kafka, settings(policy=EXPIRING, **SET_ASIDE)) as app:
+        with pytest.MonkeyPatch.context() as patch:
+            plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
+            await until(lambda: app.status.tasks[P0].counts.open == 1)
+            kafka.clock.now += 101
+            await until(lambda: app.status.tasks[P0].groups_alone == 1)
+        kafka.clock.now += 60_001
+        await until(lambda: told(kafka, bad) == [FAULT])
+        assert app.status.tasks[P0].groups_alone == 0
+
+
+@in_a_loop
+async def test_beyond_so_many_a_minute_the_partition_blocks() -> None:
+    """A defect that every group meets must not empty a partition."""
+    kafka = MemoryKafka()
+    bad = [belongs_to(kafka, 0, f"bad{number}-") for number in range(3)]
+    for each in bad:
+        send_to(kafka, 0, each, 1)
+
+    def failing(now: Any) -> Any:
+        raise LookupError("a defect that every group meets")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "decide_due", failing)
+        async with running(kafka, settings(policy=EXPIRING, set_aside_per_minute=2)) as app:
+            await until(lambda: app.status.tasks[P0].counts.open == 3)
+            kafka.clock.now += 101
+            await until(lambda: P0 in app.status.blocked)
+            assert "set_aside_per_minute = 2" in app.status.blocked[P0]
+            assert len(kafka.topic("D.errors")) == 2
+
+
+@pytest.mark.parametrize("per_minute", [0, 1])
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_beyond_the_limit_the_partition_blocks_at_the_very_record_which_a_command_sets_aside(
+    per_minute: int, is_committed: bool
+) -> None:
+    """What lies before it in the same poll is done, and the cause says what an operator can do."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        failed = [belongs_to(kafka, 0, f"failed{number}-") for number in range(per_minute)]
+        before, bad, behind = (belongs_to(kafka, 0, name) for name in ("before", "bad", "behind"))
+        configured = settings(set_aside_per_minute=per_minute)
+        send_to(kafka, 0, bad, 1)
+        if is_committed:
+            async with running(kafka, configured) as app:
+                await until(lambda: app.status.tasks[P0].counts.open == 1)
+        for each in (*failed, before):
+            send_to(kafka, 0, each, 1, end=True)
+        send_to(kafka, 0, bad, 2, end=True)
+        send_to(kafka, 0, behind, 1, end=True)
+        here = f"D.components/0/{per_minute + 2}"
+        with pytest.MonkeyPatch.context() as patch:
+            for each in (bad, *failed):
+                plant_in(OutputWriter, "write", of_outputs)(patch, each.encode())
+            async with running(kafka, configured) as app:
+                await until(lambda: P0 in app.status.blocked)
+                assert f"set_aside_per_minute = {per_minute}" in app.status.blocked[P0]
+                assert f"uow set-aside D {here}" in app.status.blocked[P0]
+                assert (ids(kafka), [told(kafka, each) for each in failed]) == ([before], [[FAULT]] * per_minute)
+                kafka.clock.now += 10
+                command = Command(b"c", Verb.SET_ASIDE, b"", "not needed", source=here)
+                kafka.append("D.commands", None, None, command_headers(command), partition=0)
+                await until(lambda: answers(kafka))
+                await until(lambda: ids(kafka) == [before, behind])
+                assert (app.status.blocked, app.status.tasks[P0].counts.open) == ({}, 1)
+        (said,) = [dict(record.headers() or []) for record in kafka.topic("D.rejected")]
+        assert (said["uow-source"], said["uow-error-class"]) == (here.encode(), b"InternalError")
+        assert said["uow-error-case"] == b"ArithmeticError"
+        assert answers(kafka)[0].done
+
+    test()
+
+
+@in_a_loop
+async def test_in_strict_order_no_group_is_closed_by_a_defect() -> None:
+    """Nothing may come out before what stands there."""
+    kafka = MemoryKafka()
+    bad = belongs_to(kafka, 0, "bad")
+    send_to(kafka, 0, bad, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(partition, "decide_due", of_situation)(patch, bad.encode())
+        async with running(kafka, settings(policy=replace(EXPIRING, strict_order=True), **SET_ASIDE)) as app:
+            await until(lambda: app.status.tasks[P0].counts.open == 1)
+            kafka.clock.now += 101
+            await until(lambda: P0 in app.status.blocked)
+            assert kafka.topic("D.errors") == []
+
+
+# -- groups by rule
+
+
+def of_group(group: Any, *_: Any) -> bytes:
+    return group.id
+
+
+def of_situation(now: Any, *_: Any) -> bytes:
+    return now.group.id
+
+
+HELD = {"release": Release.HOLD_ALL}
+NINE_AND_FIVE = (("France", 9), ("UK", 5))
+TEN_AND_FIVE = (("France", 10), ("UK", 5))
+BY_RULE: dict[str, tuple[Plant, dict[str, Any], Sequence[tuple[str, int]]]] = {
+    "the decision at an age": (plant_in(partition, "decide_due", of_situation), {}, NINE_AND_FIVE),
+    "a release": (plant_in(partition, "decide_released", of_situation), HELD, TEN_AND_FIVE),
+    "leaving because too many wait": (
+        plant_in(partition, "decide_crowded_out", of_situation),
+        {**HELD, "max_waiting": 1},
+        TEN_AND_FIVE,
+    ),
+    "making room": (
+        plant_in(partition, "decide_oldest", of_situation),
+        {"max_open_groups": 1, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST},
+        NINE_AND_FIVE,
+    ),
+    "a turn in the order of arrival": (
+        plant_in(partition, "decide_due", of_situation),
+        {"deliver_order": DeliverOrder.FIRST_ARRIVAL},
+        (("UK", 4), ("France", 10), ("UK", 1)),
+    ),
+    "figures": (plant_in(RuleFigures, "add", lambda _, group, *more: group.id), {}, NINE_AND_FIVE),
+}
+
+
+@pytest.mark.parametrize("place", BY_RULE)
+def test_a_group_by_rule_at_which_the_code_fails_is_closed_and_the_others_go_on(place: str) -> None:
+    plant, rule, sent = BY_RULE[place]
+    tables = replace(routed.TO_D, rules=(replace(routed.TO_D.rules[0], **rule),))
+
+    @in_a_loop
+    async def test() -> None:
+        kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+        with pytest.MonkeyPatch.context() as patch:
+            raised = plant(patch, bad.encode())
+            for number in range(2):  # also by a worker that is started with the defect
+                async with routed.running(kafka, tables, set_aside_per_minute=10) as app:
+                    for name, count in sent:
+                        routed.send(kafka, name, count)
+                        kafka.clock.now += 1
+                    await until(lambda: routed.components(kafka) == len(kafka.topic(INPUT)))
+                    if "release" in rule:
+                        command = Command(b"c%d" % number, Verb.RELEASE, b"", "w", rule="low-stock")
+                        kafka.append("D.commands", b"", None, command_headers(command), partition=0)
+                    kafka.clock.now += 31_000
+                    count = (number + 1) * (10 if ("France", 10) in sent else 9)
+                    await routed.until_as_time_goes_by(kafka, lambda count=count: len(told(kafka, bad)) == count)
+                    await routed.until_as_time_goes_by(kafka, lambda n=number: len(kafka.topic("orders.uk")) == n + 1)
+                    assert raised
+                    assert set(told(kafka, bad)) == {FAULT}
+                    assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+
+    test()
+
+
+LIVE = {
+    "a later version of its row": plant_in(partition_state.PartitionState, "follow", lambda _, group, row: group.id),
+    "a row of its own in a restore": plant_in(Group, "rule", of_group),
+    "its conditions after a restore": plant_in(Group, "asked", of_group),
+}
+
+
+@pytest.mark.parametrize("place", LIVE)
+def test_a_group_by_rule_at_which_a_restore_or_a_new_version_fails_is_closed_and_the_others_go_on(place: str) -> None:
+    @in_a_loop
+    async def test() -> None:
+        kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+        live = replace(routed.TO_D, rules=(replace(routed.TO_D.rules[0], on_rule_change=OnRuleChange.LIVE),))
+        routed.send(kafka, "France", 4)
+        routed.send(kafka, "UK", 4)
+        async with routed.running(kafka, live) as app:
+            await until(lambda: routed.held(app) == 8)
+        fewer = changed(2, rows=tuple(replace(each, version=2, complete_count=3) for each in ROWS[:2]))
+        with pytest.MonkeyPatch.context() as patch:
+            raised = LIVE[place](patch, bad.encode())
+            for number in range(2):
+                async with routed.running(kafka, live.with_rows_of(fewer), set_aside_per_minute=10) as app:
+                    await routed.until_as_time_goes_by(kafka, lambda: len(told(kafka, bad)) == 4)
+                    await routed.until_as_time_goes_by(
+                        kafka, lambda number=number: len(kafka.topic("orders.uk")) == 1 + number
+                    )
+                    routed.send(kafka, "UK", 3)
+                    await routed.until_as_time_goes_by(
+                        kafka, lambda number=number: len(kafka.topic("orders.uk")) == 2 + number
+                    )
+                    assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+            assert raised
+            assert told(kafka, bad) == [FAULT] * 4
+
+    test()
+
+
+BY_RESTORE = {
+    "its rule": plant_in(Group, "rule", of_group, KeyError),
+    "its place among those of its rule": plant_in(partition_state, "_first_offset", of_group, KeyError),
+    "its figures after a restore": plant_in(Group, "asked", of_group, IndexError),
+}
+
+
+@pytest.mark.parametrize("place", BY_RESTORE)
+def test_a_look_that_finds_nothing_in_a_restore_is_a_defect_that_one_group_meets(place: str) -> None:
+    """It is no state that cannot be read."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+        routed.send(kafka, "France", 4)
+        routed.send(kafka, "UK", 4)
+        async with routed.running(kafka) as app:
+            await until(lambda: routed.held(app) == 8)
+        with pytest.MonkeyPatch.context() as patch:
+            raised = BY_RESTORE[place](patch, bad.encode())
+            async with routed.running(kafka, set_aside_per_minute=10) as app:
+                await routed.until_as_time_goes_by(kafka, lambda: len(told(kafka, bad)) == 4)
+                routed.send(kafka, "UK", 1)
+                await routed.until_as_time_goes_by(kafka, lambda: len(kafka.topic("orders.uk")) == 1)
+                assert raised
+                assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+
+    test()
+
+
+@in_a_loop
+async def test_a_moment_that_cannot_be_found_in_a_restore_is_a_defect_that_one_group_meets() -> None:
+    kafka = MemoryKafka()
+    bad, good = (belongs_to(kafka, 0, name) for name in ("bad", "good"))
+    for each in (bad, good):
+        send_to(kafka, 0, each, 1)
+    configured = settings(
+        policy=replace(EXPIRING, incomplete_expiration_ms=100_000, idle_expiration_ms=90_000), **SET_ASIDE
+    )
+    async with running(kafka, configured) as app:
+        await until(lambda: app.status.tasks[P0].counts.open == 2)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(Group, "read_last_at", of_group, KeyError)(patch, bad.encode())
+        async with running(kafka, configured) as app:
+            await until(lambda: told(kafka, bad) == [(b"InternalError", b"KeyError")])
+            send_to(kafka, 0, good, 2, end=True)
+            await until(lambda: ids(kafka) == [good])
+            assert app.status.blocked == {}
+
+
+def rules_of(app: Any) -> list[tuple[bytes, str | None, int]]:
+    """Id, rule and number of components of the open groups."""
+    groups = [group for task in app.status.tasks.values() for group in task.groups.values()]
+    return [(each.id, each.ruled and each.ruled.policy.rule_id, each.record_count) for each in groups]
+
+
+@in_a_loop
+async def test_a_group_by_rule_that_stands_alone_keeps_its_rule_and_takes_its_components() -> None:
+    kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+    routed.send(kafka, "France", 4)
+    async with routed.running(kafka) as app:
+        await until(lambda: routed.held(app) == 4)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
+        plant_in(partition, "decide_due", of_situation)(patch, bad.encode())
+        for number in range(2):
+            async with routed.running(kafka, set_aside_per_minute=10) as app:
+                kafka.clock.now += 31_000
+                await routed.until_as_time_goes_by(
+                    kafka, lambda app=app: any(each.groups_alone for each in app.status.tasks.values())
+                )
+                routed.send(kafka, "France", 1)
+                await until(lambda app=app, count=5 + number: rules_of(app) == [(bad.encode(), "low-stock", count)])
+                assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+    async with routed.running(kafka) as app:  # mended
+        await routed.until_as_time_goes_by(kafka, lambda: routed.units(kafka, "orders.france"))
+        assert [each[0] for each in routed.units(kafka, "orders.france")] == [6]
+        assert told(kafka, bad) == []
+
+
+@in_a_loop
+async def test_where_a_group_fails_in_a_restore_and_cannot_be_closed_its_partition_blocks_and_it_keeps_its_rule() -> (
+    None
+):
+    """As one of no rule it would be open for ever, and its components refused."""
+    kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+    routed.send(kafka, "France", 4)
+    async with routed.running(kafka) as app:
+        await until(lambda: routed.held(app) == 4)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(Group, "rule", of_group)(patch, bad.encode())
+        plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
+        async with routed.running(kafka, set_aside_per_minute=10) as app:
+            command = Command(b"c", Verb.WAIVE, bad.encode(), "w", numbers=(Range(7, 7),))
+            kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+            routed.send(kafka, "France", 1)
+            await routed.until_as_time_goes_by(kafka, lambda: routed.components(kafka) == 5 and app.status.blocked)
+    async with routed.running(kafka) as app:  # mended
+        await routed.until_as_time_goes_by(kafka, lambda: rules_of(app) == [(bad.encode(), "low-stock", 5)])
+        await routed.until_as_time_goes_by(kafka, lambda: len(answers(kafka)) == 1)
+        kafka.clock.now += 31_000
+        await routed.until_as_time_goes_by(kafka, lambda: routed.units(kafka, "orders.france"))
+        assert [each[0] for each in routed.units(kafka, "orders.france")] == [5]
+        assert (told(kafka, bad), kafka.topic("D.rejected")) == ([], [])
+
+
+@in_a_loop
+async def test_in_the_order_of_arrival_nobody_waits_for_a_group_that_stands_alone() -> None:
+    kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+    tables = replace(routed.TO_D, rules=(replace(routed.TO_D.rules[0], deliver_order=DeliverOrder.FIRST_ARRIVAL),))
+    routed.send(kafka, "France", 4)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
+        plant_in(partition, "decide_due", of_situation)(patch, bad.encode())
+        for number in range(2):  # also by a worker that is started with the defect
+            async with routed.running(kafka, tables, set_aside_per_minute=10) as app:
+                await until(lambda: routed.components(kafka) == len(kafka.topic(INPUT)))
+                kafka.clock.now += 31_000
+                await routed.until_as_time_goes_by(
+                    kafka, lambda app=app: any(each.groups_alone for each in app.status.tasks.values())
+                )
+                for _ in range(2):
+                    routed.send(kafka, "UK", 5)
+                    kafka.clock.now += 1
+                await routed.until_as_time_goes_by(
+                    kafka, lambda number=number: len(kafka.topic("orders.uk")) == 2 * (number + 1)
+                )
+                assert (app.status.blocked, routed.held(app)) == ({}, 4)
