@@ -158,7 +158,10 @@ class Gathered(NamedTuple):
 
     def source(self, name: str) -> SourceTally:
         """The contribution of a source so far."""
-        return next((each for each in self.sources if each.name == name), SourceTally(name, 0, NEVER))
+        for each in self.sources:
+            if each.name == name:
+                return each
+        return SourceTally(name, 0, NEVER)
 
 
 def _plus(tallies: tuple[Tally, ...], numbers: tuple[Decimal, ...]) -> tuple[Tally, ...]:
@@ -305,9 +308,9 @@ class Ruled:
         parts = self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since, self.called
         return *parts, self.deadlines
 
-    def accepts(self, facts: Facts, due_at: int) -> bool:
-        """True if one of several open groups of a key takes a component: it does not wait, is not due, and its source is not satisfied (B-99)."""
-        if self.waits_since or due_at <= facts.arrival:
+    def accepts(self, facts: Facts) -> bool:
+        """True if one of several open groups of a key that is not due takes a component: it does not wait, and its source is not satisfied (B-99)."""
+        if self.waits_since:
             return False
         if facts.source is None:
             return True

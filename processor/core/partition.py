@@ -593,7 +593,9 @@ class Partition(PartitionState):
         for group in several:
             if isinstance(facts, Refusal):
                 return group  # it is refused, wherever it would go
-            if not is_alone and group.ruled is not None and group.ruled.accepts(facts, group.closes_at(self.policy)):
+            if is_alone or group.ruled is None or not group.ruled.accepts(facts):
+                continue
+            if group.closes_at(self.policy) > facts.arrival:  # last, since most groups are not asked that far
                 self.bring(group)
                 return group
         self.put_aside(marks.id)

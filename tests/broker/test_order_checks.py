@@ -31,8 +31,9 @@ def place(broker: Kafka, tmp_path: Path) -> StrictPlace:
 
 def said(place: StrictPlace) -> dict[str, str]:
     """Remedy by finding, of those that are not ok."""
-    lines = CliRunner().invoke(main, ["doctor", "-c", place.file, "--json"]).output.splitlines()
-    rows = [json.loads(line) for line in lines if line.startswith("{")]
+    answer = CliRunner().invoke(main, ["doctor", "-c", place.file, "--json"])
+    assert answer.exception is None or isinstance(answer.exception, SystemExit), answer.exception
+    rows = [json.loads(line) for line in answer.output.splitlines() if line.startswith("{")]
     return {row["what"]: row["remedy"] for row in rows if row["verdict"] != "ok"} | {
         row["what"]: "ok" for row in rows if row["verdict"] == "ok"
     }
@@ -69,7 +70,7 @@ def test_an_open_transaction_a_failing_unit_and_an_empty_topic_are_told_apart(pl
                 reader.receive(1)
             reader.seek(place.units, 0, 2, break_order="it is no unit")
         found = said(place)
-        assert any(f"{place.units}/0: group fails is stopped at 1" in what for what in found)
+        assert any(f"{place.units}/0: group fails is stopped at 1" in what for what in found), "\n".join(found)
         assert not any("group waits is" in what for what in found), "nothing is left to read"
         assert any("1 order gaps are recorded" in what and "it is no unit" in what for what in found)
         foreign = open_transaction(place, int(time.time() * 1000) - 5_000)
@@ -139,7 +140,7 @@ def test_unread_records_that_retention_takes_and_groups_nobody_adopted_are_told(
     stranger.alter_consumer_group_offsets([asked])["stranger"].result(PATIENCE_S)
     place.settings(strict_priority=7)
     found = said(place)
-    assert any("group slow has not read is 5.0 d" in what for what in found), found
+    assert any("group slow has not read is 5.0 d" in what for what in found), "\n".join(found)
     assert any(f"the group stranger reads {place.units} and is no subscription" in what for what in found)
     assert any("strict_priority is 7 here, but 4 for clients" in what for what in found)
 

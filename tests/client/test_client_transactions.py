@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -255,6 +256,25 @@ def test_no_broker_in_time_is_told(
         send(connection, "a")
     send(connection, "b")
     assert values(fake) == [b"b"]
+
+
+def test_a_beginning_waits_no_longer_for_another_thread_than_for_a_broker(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-64: a recovery of the same id holds it for as long as no broker answers."""
+    send(connection, "a")
+    (used,) = connection._session.transactions._all
+    monkeypatch.setattr(transaction, "INIT_S", 0.3)
+    with used.beginning, pytest.raises(errors.ReconnectTimeoutError):
+        send(connection, "b")
+    monkeypatch.undo()
+    with used.beginning:
+        closing = threading.Timer(0.1, connection.close, [0.0])
+        closing.start()
+        with pytest.raises(errors.ClientClosedError):
+            send(connection, "b")
+        closing.join()
+    assert values(fake) == [b"a"]
 
 
 def test_a_refused_transactional_id_is_final(fake: FakeBroker, connection: uow.Connection) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader
 from tests.shell.test_routed_worker import ROUTERS, held, rule_log, running, send, units, until_as_time_goes_by
@@ -16,9 +19,10 @@ from tests.shell.whole_worker import answers, in_a_loop, settings, until
 from uow.cli import show_command
 from uow.cli.main import main
 from uow.ops import group_story
-from uow.ops.group_story import Event, story
+from uow.ops.group_story import Event, Owner, owner, story
 from uow.ops.inspect import inspect_group
 from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Tp
 from uow.processor.kafka.router_desk import LoggedRules
 from uow.processor.shell.app import task_contexts
 from uow.topics.commands import Command, Verb, command_headers
@@ -109,7 +113,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             "admin_client": lambda *_: None,
             "log_reader": lambda _: nullcontext(MemoryLogReader(kafka)),
             "partition_counts": lambda _: dict.fromkeys(topics, kafka.partitions),
-            "owner": lambda *_: "A-worker-0 at 127.0.0.1",
+            "owner": lambda *_: Owner("A-worker-0 at 127.0.0.1"),
             "wall_clock_ms": kafka.clock.now_ms,
         }.items():
             monkeypatch.setattr(show_command, name, value)
@@ -144,3 +148,18 @@ def test_show_says_why_a_group_is_not_out_yet_b201(shown: Callable[..., Any], mo
     told = shown(kafka, UK)
     assert ("cancel, by Jill" in told.stdout, "release, by Jill" in told.stdout) == (True, False)
     assert "offsets of D.commands were looked through" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "is_known"),
+    [
+        (KafkaError.GROUP_ID_NOT_FOUND, True),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, False),
+        (KafkaError._TIMED_OUT, False),
+    ],
+)
+def test_whose_a_partition_is_is_said_to_be_unknown_where_nobody_tells(code: int, is_known: bool) -> None:
+    asked: Future[Any] = Future()
+    asked.set_exception(KafkaException(KafkaError(code, "why not")))
+    client: Any = SimpleNamespace(describe_consumer_groups=lambda groups, **_: {groups[0]: asked})
+    assert owner(client, "uow", Tp("supply.components", 0)) == (Owner() if is_known else Owner(unknown="why not"))

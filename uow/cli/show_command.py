@@ -12,7 +12,7 @@ from uow.cli.main import FAILED
 from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader, task_context
-from uow.ops.group_story import MOST_READ, Story, owner, story
+from uow.ops.group_story import MOST_READ, Owner, Story, owner, story
 from uow.ops.inspect import ClosedGroupView, InspectedGroup, inspect_group
 from uow.processor.engine.awaited import SourceState
 from uow.processor.engine.group_view import Inner, OpenGroup, arrival
@@ -64,7 +64,12 @@ def command(
         inner = _inner(settings, reader, group_id, now)
     worker = owner(client, settings.application_id, Tp(context.topics.components, found.partition))
     if as_json:
-        more = {"worker": worker, "timeline": [each._asdict() for each in told.events], "inner": inner.row(now)}
+        more = {
+            "worker": worker.name,
+            "worker_unknown": worker.unknown,
+            "timeline": [each._asdict() for each in told.events],
+            "inner": inner.row(now),
+        }
         print_json(_json(found, now) | more)
     else:
         _print(found, worker, now)
@@ -143,14 +148,14 @@ def _closed_row(group: ClosedGroupView) -> dict[str, Any]:
     }
 
 
-def _print(found: InspectedGroup, worker: str | None, now_ms: int) -> None:
+def _print(found: InspectedGroup, worker: Owner, now_ms: int) -> None:
     if found.open is not None:
         _print_open(found, found.open, worker, now_ms)
     if found.closed is not None:
         _print_closed(found.closed)
 
 
-def _print_open(found: InspectedGroup, group: OpenGroup, worker: str | None, now_ms: int) -> None:
+def _print_open(found: InspectedGroup, group: OpenGroup, worker: Owner, now_ms: int) -> None:
     last = found.components[-1] if found.components else None
     facts = [
         ("group", group.id),
@@ -167,7 +172,7 @@ def _print_open(found: InspectedGroup, group: OpenGroup, worker: str | None, now
         ("deadline", groups.deadline_text(group, now_ms)),
         *[(f"source {each.name}", _source_text(each)) for each in group.sources],
         *([("last came", _last_text(last, now_ms))] if last is not None else []),
-        ("worker", worker or "none owns the partition"),
+        ("worker", worker.name or (f"not known: {worker.unknown}" if worker.unknown else "none owns the partition")),
         *([("also open", f"generations {', '.join(map(str, found.others))}")] if found.others else []),
     ]
     _print_facts(facts)

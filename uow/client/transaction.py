@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 INIT_S: Final = 30.0
 """Longest wait for a transactional id: its predecessor's transaction may have to be ended first."""
+TURN_S: Final = 0.1
+"""Longest time between two looks at whether a call that waits for another thread may still wait."""
 SERVE_EVERY: Final = 16
 """Records after which delivery reports are looked at: each look costs a tenth of a record, and a failure shows that much later."""
 COMMIT_S: Final = 30.0
@@ -141,12 +143,16 @@ class Transaction:
             raise self._taken_over()
         self._undelivered = self._failure = self._suspect = None
         self._count = 0
+        patience = self._patience()
+        while not self.beginning.acquire(timeout=TURN_S):
+            patience(None)
         try:
-            with self.beginning:
-                self._producer.begin(self._patience())
+            self._producer.begin(patience)
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             raise (self._broken(error) if self._producer.is_open else _init_error(error)) from failure
+        finally:
+            self.beginning.release()
         self.state = TransactionState.OPEN
 
     def _patience(self) -> Callable[[KafkaException | None], object]:
@@ -155,7 +161,7 @@ class Transaction:
         def patience(failure: KafkaException | None) -> None:
             connection.spend()
             if self._clock() >= deadline:
-                why = "connections break again and again" if failure is None else failure.args[0].str()
+                why = "it could not begin in time" if failure is None else failure.args[0].str()
                 raise ReconnectTimeoutError(f"transactional id {self.transactional_id!r}: {why}") from failure
 
         return patience

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+from confluent_kafka.admin._group import ConsumerGroupListing
+from tenacity import retry, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed
 
 from uow.client.deliveries import Steps, read_steps, write_steps
 from uow.ops.mirror import Place
@@ -41,10 +42,13 @@ def reading_groups(
         not_these: Groups that are left out.
 
     Raises:
-        KafkaException: No broker answers, a group may not be described, or a transaction over its offsets does not end.
+        KafkaException: A broker does not answer, a group may not be described, or a transaction over its offsets does not end.
     """
     found: dict[str, Offsets] = {}
-    groups = named or [each.group_id for each in client.list_consumer_groups(request_timeout=TIMEOUT_S).result().valid]
+    listed = ListedGroups() if named else listed_groups(client)
+    if listed.failures:
+        raise listed.failures[0]
+    groups = named or [each.group_id for each in listed.groups]
     for group in sorted(set(groups) - set(not_these)):
         offsets = {
             Tp(row.topic, row.partition): Committed(row.offset, row.metadata or "")
@@ -59,6 +63,38 @@ def reading_groups(
 def _is_answered_later(failure: BaseException) -> bool:
     """True if the broker has answered, and will answer otherwise: a coordinator that moves, a transaction of a member that has just gone."""
     return isinstance(failure, ck.KafkaException) and failure.args[0].code() > 0 and is_passing(failure.args[0])
+
+
+class ListedGroups(NamedTuple):
+    """Consumer groups of a cluster.
+
+    Attributes:
+        groups: Those that are known.
+        failures: Of brokers that did not say theirs: there may be more groups.
+    """
+
+    groups: Sequence[ConsumerGroupListing] = ()
+    failures: Sequence[ck.KafkaException] = ()
+
+
+def listed_groups(client: AdminClient) -> ListedGroups:
+    """All consumer groups. Brokers that do not know theirs yet, since they load them, are asked again.
+
+    Raises:
+        KafkaException: No broker answers.
+    """
+
+    @retry(
+        retry=retry_if_result(lambda listed: any(map(_is_answered_later, listed.failures))),
+        stop=stop_after_delay(TIMEOUT_S),
+        wait=wait_fixed(0.1),
+        retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+    )
+    def ask() -> ListedGroups:
+        answer = client.list_consumer_groups(request_timeout=TIMEOUT_S).result()
+        return ListedGroups(answer.valid, answer.errors)
+
+    return ask()
 
 
 def committed_rows(client: AdminClient, group: str, *, settled: bool = False) -> Sequence[ck.TopicPartition]:

@@ -368,7 +368,9 @@ def _order(settings: Settings, client: AdminClient, name: str) -> Iterator[Findi
         yield from order_findings(settings, client, name)
     except (UowError, KafkaException) as error:
         yield Finding(
-            CheckResult.WRONG, f"{name}: its order cannot be checked: {error}", "grant DESCRIBE on topics and groups"
+            CheckResult.WRONG,
+            f"{name}: its order cannot be checked: {error}",
+            "run it again once all brokers answer; if it may not, grant READ on its topics and DESCRIBE on groups",
         )
 
 

@@ -248,13 +248,26 @@ def _text(said: Mapping[str, bytes | None], name: str) -> str:
     return (said.get(name) or b"").decode("utf-8", "backslashreplace")
 
 
-def owner(client: AdminClient, group: str, tp: Tp) -> str | None:
-    """The worker that owns a partition, as `CLIENT at HOST`; None if nobody does, or nobody may tell."""
+class Owner(NamedTuple):
+    """The worker that owns a partition.
+
+    Attributes:
+        name: `CLIENT at HOST`; None if there is none, or it is not known.
+        unknown: The reason why it is not known; None if it is.
+    """
+
+    name: str | None = None
+    unknown: str | None = None
+
+
+def owner(client: AdminClient, group: str, tp: Tp) -> Owner:
+    """The worker that owns a partition, as its consumer group tells."""
     try:
         answer = described_group(client, group)
-    except ck.KafkaException:
-        return None
+    except ck.KafkaException as failure:
+        error: ck.KafkaError = failure.args[0]
+        return Owner() if error.code() == ck.KafkaError.GROUP_ID_NOT_FOUND else Owner(unknown=error.str())
     for member in answer.members:
         if any((each.topic, each.partition) == tuple(tp) for each in member.assignment.topic_partitions):
-            return f"{member.client_id} at {member.host.lstrip('/')}"
-    return None
+            return Owner(f"{member.client_id} at {member.host.lstrip('/')}")
+    return Owner()

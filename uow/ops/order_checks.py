@@ -6,15 +6,17 @@ Belongs here: the checks. Does not belong here: the list of all checks (`uow.ops
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from confluent_kafka import (
     ConsumerGroupType,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicPartition,
 )
@@ -23,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 from uow.client.blocking import Block, read_block
 from uow.client.kafka_port import Librdkafka, LogWatch, consumer_properties
 from uow.config.loading import Settings
-from uow.ops.consumer_groups import committed_rows
+from uow.ops.consumer_groups import committed_rows, listed_groups
 from uow.ops.eras import differences, disagreement, end_offsets, registry_of
 from uow.ops.findings import CheckResult, Finding, ok
 from uow.ops.open_transactions import OpenTransaction, is_hanging, open_transactions
@@ -40,6 +42,9 @@ ANSWER_S = 10.0
 GAPS_SHOWN = 5
 CLOCKS_MS = 20_000
 """By so much the clocks of a producer and of a coordinator may differ."""
+_CLASSIC: Final = (ConsumerGroupType.CLASSIC, ConsumerGroupType.CONSUMER, ConsumerGroupType.UNKNOWN)
+_NOT_OURS: Final = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED)
+"""A group went away meanwhile, or is not ours to see."""
 Place = tuple[str, int]
 
 
@@ -132,7 +137,11 @@ def look_at_ends(settings: Settings, client: AdminClient, topics: dict[str, int]
 def append_times(
     settings: Settings, places: Mapping[Place, int], isolation: str = "read_uncommitted"
 ) -> dict[Place, int]:
-    """Timestamps of the first records from these offsets on, those of open transactions too; none where nothing came in time."""
+    """Timestamps of the first records from these offsets on, those of open transactions too; none where nothing lies.
+
+    Raises:
+        KafkaException: A partition cannot be read, or nothing came in time.
+    """
     if not places:
         return {}
     own = {**settings.kafka, "isolation.level": isolation, "enable.partition.eof": True}
@@ -140,12 +149,21 @@ def append_times(
     found: dict[Place, int] = {}
     with closing(Librdkafka().consumer(properties, LogWatch().logger)) as handle:
         handle.assign([TopicPartition(*place, offset) for place, offset in places.items()])
-        open_places = {*places}
-        while open_places and (record := handle.poll(ANSWER_S)) is not None:
-            place = (record.topic() or "", record.partition() or 0)
-            if record.error() is None and place in open_places:
+        open_places, until = {*places}, time.monotonic() + ANSWER_S
+        while open_places:
+            record = handle.poll(max(0.0, until - time.monotonic()))
+            if record is None:
+                topic, partition = min(open_places)
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic}/{partition} cannot be read"))
+            place, error = (record.topic() or "", record.partition() or 0), record.error()
+            if place not in open_places:  # also what concerns no partition: a connection that is made again
+                continue
+            if error is None:
                 found[place] = record.timestamp()[1]
-            open_places.discard(place)
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            open_places.remove(place)
+            until = time.monotonic() + ANSWER_S
     return found
 
 
@@ -213,7 +231,10 @@ def _subscriptions(
     assert registry.era is not None
     known = {group for (group, _, _), each in registry.subscriptions.items() if each.era == registry.era.number}
     waiting: list[Waiting] = []
-    for group, offsets in committed_by_groups(client).items():
+    committed = committed_by_groups(client, known)
+    for cause in committed.unknown:
+        yield Finding(CheckResult.WRONG, f"{destination}: {cause}", "run `uow doctor` again once all brokers answer")
+    for group, offsets in committed.offsets.items():
         if group in known:
             waiting += waiting_at(settings, group, offsets, outputs, ends)
         elif read := sorted({topic for topic, _ in offsets} & outputs):
@@ -225,7 +246,7 @@ def _subscriptions(
         if each.order.state is not OrderState.OK:
             yield _blocked(each)
     stood = sum(each.order.state is not OrderState.OK for each in waiting)
-    if known and not stood:
+    if known and not stood and not committed.unknown:
         yield ok(f"{destination}: {len(known)} subscriptions, none stands still")
     yield from _too_old(settings, client, registry, waiting)
 
@@ -282,15 +303,29 @@ def _too_old(
             yield Finding(CheckResult.WRONG, what, remedy)
 
 
-def committed_by_groups(client: AdminClient) -> dict[str, dict[Place, tuple[int, str]]]:
-    """Committed offset and the text beside it, by place, of every classic consumer group."""
-    listed = client.list_consumer_groups(request_timeout=ANSWER_S).result().valid
-    found: dict[str, dict[Place, tuple[int, str]]] = {}
-    for each in listed:
-        if each.type in (ConsumerGroupType.CLASSIC, ConsumerGroupType.CONSUMER, ConsumerGroupType.UNKNOWN):
-            try:
-                rows = committed_rows(client, each.group_id)
-            except KafkaException:  # it went away meanwhile, or is not ours to see
-                continue
-            found[each.group_id] = {(row.topic, row.partition): (row.offset, row.metadata or "") for row in rows}
+class CommittedByGroups(NamedTuple):
+    """Committed offsets of consumer groups.
+
+    Attributes:
+        offsets: Committed offset and the text beside it, by group and place.
+        unknown: The reasons why those of others are not known.
+    """
+
+    offsets: dict[str, dict[Place, tuple[int, str]]]
+    unknown: list[str]
+
+
+def committed_by_groups(client: AdminClient, known: Collection[str]) -> CommittedByGroups:
+    """The committed offsets of every classic consumer group, and of these, whether they are listed or not."""
+    listed = listed_groups(client)
+    found = CommittedByGroups({}, [f"a broker does not list its groups: {each}" for each in listed.failures])
+    others = {each.group_id for each in listed.groups if each.type in _CLASSIC} - {*known}
+    for group in [*sorted(known), *sorted(others)]:
+        try:
+            rows = committed_rows(client, group)
+        except KafkaException as failure:
+            if group in known or failure.args[0].code() not in _NOT_OURS:
+                found.unknown.append(f"the offsets of group {group} are not known: {failure}")
+            continue
+        found.offsets[group] = {(row.topic, row.partition): (row.offset, row.metadata or "") for row in rows}
     return found
