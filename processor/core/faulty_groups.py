@@ -51,7 +51,7 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
     Attributes:
         at: The group that is worked on without a record of its own; None: there is none. Where something raises, it is at fault.
         makes_unit: True if that work is its unit.
-        closing: Those that the plan in the making closes.
+        closing: Those that the plan closes that is made, or was made last, until it is written.
     """
 
     __slots__ = ("at", "closing", "makes_unit")
@@ -76,6 +76,10 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         """True if the code failed at it, and time and commands pass it over."""
         fault = self.get((group.id, group.generation))
         return fault is not None and fault.treatment in (*_CLOSED, Treatment.ALONE)
+
+    def is_closed_at_once(self, key: GroupKey) -> bool:
+        """True if it is closed without a look at what failed, and not when its unit is to be made."""
+        return key in self and self[key].treatment in _CLOSED
 
     def lacks_rule(self, group: Group) -> bool:
         """True if it is restored without what is of its rule."""

@@ -777,8 +777,7 @@ class Partition(PartitionState):
         return True
 
     def close_faulty(self) -> bool:
-        """Closes as failed the groups at which the code failed, without a look at what had failed. True if there are any."""
-        self.faulty.closing = []
+        """Closes as failed the groups at which the code failed, without a look at what had failed. True if the plan in the making closes any; it may be asked for several times."""
         for (group_id, generation), failure in self.faulty.to_be_closed:
             group = next((each for each in self.generations(group_id) if each.generation == generation), None)
             if group is None:  # it had opened and was to close between two plans

@@ -373,8 +373,9 @@ class Driver(PollLoop):
         is_known = refused.output is not None and self._ports.targets.refuse(refused.output)
         if tp is None:
             self._recovery.write_one_by_one()
-        elif task is not None and not is_known and self._ports.faults.refused(tp, self._clock.monotonic_ms()):
-            pass  # it goes on without these groups
+        elif task is not None and not is_known and self._ports.faults.closes(tp, is_single=tried.is_single):
+            if not self._ports.faults.leave_alone(tp, self._clock.monotonic_ms()):
+                owned.block(tp, Blocked(f"a group that cannot be restored cannot be closed either: {refused}"))
         elif task is not None and not is_known and tried.command >= 0:
             self._refuse_command(tp, tried, refused)
         elif task is not None and not (
@@ -525,18 +526,21 @@ class _Tried(NamedTuple):
         record: Offset of its only record; -1: it had several, or a command.
         command: Offset of its only command, if that is one by hand and nothing else happened in its plan; else -1.
         aside: The refusal that it was.
+        is_single: True if it had one record or command, or none.
     """
 
     record: int = -1
     command: int = -1
     aside: Aside | None = None
+    is_single: bool = False
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
         """That of this one."""
         offset = _only_offset(batch)
         is_command = _is_of_command(batch) and is_by_hand(batch.commands[0])
-        return cls(offset if batch.count else -1, offset if is_command else -1, batch.aside)
+        is_single = batch.count + len(batch.commands) <= 1
+        return cls(offset if batch.count else -1, offset if is_command else -1, batch.aside, is_single)
 
     def as_planned(self, plan: Plan, task: Task) -> Self:
         """The same once its plan is made, which may be cut before the command, or begin with groups that are due."""

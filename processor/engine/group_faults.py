@@ -24,6 +24,9 @@ log = logging.getLogger("uow.group_faults")
 TRY_AGAIN_MS = (60_000, 300_000)
 """Wait before a group that could not be closed is tried again, by the number of tries that failed: each costs a restore of its partition."""
 
+_PASSING = (MemoryError, OSError)
+"""Failures of the machine, for which no group is closed."""
+
 
 class GroupFaults:
     """The faulty groups of all partitions. Times are monotonic milliseconds."""
@@ -39,7 +42,7 @@ class GroupFaults:
     def is_of_command(self, tp: Tp, commands: Sequence[RawRecord]) -> bool:
         """True if one of these asked for the work at which the code failed: then that command is at fault, and the group stays as it is."""
         groups = self._groups[tp]
-        if groups.at is None or not any(asks_of(each, groups.at.id) for each in commands):
+        if groups.at is None or not any(asks_of(each, groups.at) for each in commands):
             return False
         groups.at, groups.makes_unit = None, False
         return True
@@ -62,7 +65,7 @@ class GroupFaults:
         groups, error = self._groups[tp], fault_of(cause)
         group, groups.at = groups.at, None
         makes_unit, groups.makes_unit, groups.closing = groups.makes_unit, False, []
-        if group is None or error is None:
+        if group is None or error is None or isinstance(error, _PASSING):
             return cause
         key = group.id, group.generation
         fault = groups.get(key)
@@ -100,13 +103,19 @@ class GroupFaults:
             wait_ms // 1000,
         )
 
-    def refused(self, tp: Tp, now_ms: int) -> bool:
-        """True if the plan that a broker refuses closes such groups: then they stand alone."""
+    def closes(self, tp: Tp, *, is_single: bool) -> bool:
+        """True if the plan that a broker refuses is that of such groups: one of their own, or with the unit of one and `is_single`, one record at most."""
+        groups = self._groups[tp]
+        return bool(groups.closing) and (is_single or all(map(groups.is_closed_at_once, groups.closing)))
+
+    def leave_alone(self, tp: Tp, now_ms: int) -> bool:
+        """The groups of that plan stand alone, if they have their rules. False if none has."""
         groups = self._groups[tp]
         closing, groups.closing = groups.closing, []
-        for key in closing:
+        able = [key for key in closing if groups[key].treatment is not Treatment.CLOSED_WITHOUT_RULE]
+        for key in able:
             self._leave_alone(tp, key, groups[key], now_ms)
-        return bool(closing)
+        return bool(able)
 
     def try_again(self, now_ms: int) -> None:
         """Groups whose time has come are to be closed once more."""

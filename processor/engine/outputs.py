@@ -37,7 +37,7 @@ from uow.processor.engine.shapes import (
 )
 from uow.schemas import codec, records
 from uow.schemas.component import decode_component, outcome_body
-from uow.schemas.error_classes import MisroutedComponentError, UnitTooLargeError, UowError
+from uow.schemas.error_classes import InternalError, MisroutedComponentError, UnitTooLargeError, UowError
 from uow.schemas.records import (
     MAX_SEQ,
     Answer,
@@ -79,6 +79,11 @@ _FAILURES = {
 _MOST_ROW_WRITERS = 10_000
 _STAYED = "(left out: a broker refuses the answer with it)"
 _SHORT = 200
+_WHY_FAILED: dict[type[UowError], str] = {
+    UnitTooLargeError: "its unit fits no record",
+    InternalError: "the code failed at its unit, which is a defect of uow",
+    UowError: "its unit cannot be written",
+}
 
 
 @dataclass(slots=True)
@@ -90,7 +95,7 @@ class WrittenOutputs:
         refused_late: How many records were to be passed or sent on and are too large for it.
         notices: How many cancel notices were made.
         dropped_notices: How many were not, since their topic refuses them.
-        too_large: Ids of commands whose unit fits no record.
+        failed: By what the command is remembered by (`Command.known_as`): the error for which its unit failed.
         external: By index in `outputs`: the component whose value is to be read back for it (W-117).
         bare: By index in `outputs`: the source offset of what passes without headers.
     """
@@ -101,7 +106,7 @@ class WrittenOutputs:
     mixed: int = 0
     notices: int = 0
     dropped_notices: int = 0
-    too_large: set[bytes] = field(default_factory=set)
+    failed: dict[bytes, type[UowError]] = field(default_factory=dict)
     external: dict[int, ComponentRecord] = field(default_factory=dict)
     bare: dict[int, int] = field(default_factory=dict)
 
@@ -323,9 +328,10 @@ class OutputWriter:
 
     def _answer(self, answered: Answered, written: WrittenOutputs) -> None:
         """Every command has its answer, whatever `outcomes` says (W-203)."""
-        if isinstance(answered.command, Command) and answered.command.id in written.too_large:
-            answered = answered._replace(text="fails the group: its unit fits no record")
         command = answered.command
+        error = written.failed.get(command.known_as) if isinstance(command, Command) else None
+        if error is not None:
+            answered = answered._replace(done=error is not InternalError, text=f"fails the group: {_WHY_FAILED[error]}")
         if isinstance(command, BadCommand) and command.refused:
             self._tell_refused(command)
         context = self.context

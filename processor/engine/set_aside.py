@@ -20,10 +20,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from uow.processor.core.columns import read_headers
 from uow.processor.core.faulty_groups import GroupKey
+from uow.processor.core.group import Group
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
 from uow.schemas.error_classes import ConfigError, InternalError, StateCorruptedError, UowError
 from uow.topics.commands import BY_HAND, COMMAND, Asked, AskedInVain, Command, CommandReader, RecordPlace, Verb, claimed
-from uow.topics.headers import ID, SOURCE
+from uow.topics.headers import ID, RULE, SOURCE
 
 log = logging.getLogger("uow.set_aside")
 
@@ -35,7 +36,7 @@ _MINUTE_MS: Final = 60_000
 
 
 def fault_of(cause: Blocked) -> BaseException | None:
-    """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs, or that passes."""
+    """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs."""
     error = cause.__cause__
     return None if isinstance(error, _FORESEEN) else error
 
@@ -47,7 +48,7 @@ def with_reason(cause: Blocked, why: str) -> Blocked:
     return told
 
 
-_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError, MemoryError, OSError)
+_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError)
 
 
 class SetAsideLimit:
@@ -234,9 +235,11 @@ def is_by_hand(record: RawRecord) -> bool:
     return any((COMMAND, verb.encode()) in headers for verb in (*BY_HAND, Verb.SET_ASIDE))
 
 
-def asks_of(record: RawRecord, group_id: bytes) -> bool:
-    """True if a command is one by hand about this group."""
-    return is_by_hand(record) and (ID, group_id) in (read_headers(record) or [])
+def asks_of(record: RawRecord, group: Group) -> bool:
+    """True if a command is one by hand about this group, or about the groups of its rule."""
+    headers = read_headers(record) or []
+    of_rule = group.ruled is not None and (RULE, group.ruled.policy.rule_id.encode()) in headers
+    return is_by_hand(record) and (of_rule or (ID, group.id) in headers)
 
 
 def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowError:

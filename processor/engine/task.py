@@ -782,9 +782,11 @@ class PartitionTask:
         fault = self.partition.faulty.failure_of(group)
         self.partition.faulty.at = group
         self.partition.fail_written(group, effect.closed, failed)
-        self.partition.counts.faulty_groups += fault is not None
+        if fault is not None:
+            self.partition.counts.faulty_groups += 1
+            self.partition.faulty.closing.append((group.id, group.generation))
         if effect.command is not None:
-            written.too_large.add(effect.command.id)
+            written.failed[effect.command.known_as] = error
         self.writer.write((Undelivered(failed, error, effect.command, fault=fault), None, group), written)
         return [(of, failed if one is effect.closed else one) for of, one in closed]
 

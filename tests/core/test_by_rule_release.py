@@ -86,6 +86,16 @@ def test_a_release_where_only_groups_that_stand_alone_wait_is_no_credit_for_the_
     assert played.answers[0].text == "nothing waiting"
 
 
+def test_the_answer_to_a_release_says_that_the_code_failed_at_the_unit_and_nothing_was_delivered() -> None:
+    played = told_by(*twice(0), rules=[holding(Release.HOLD_ALL)])
+    (group,) = played.task.groups.values()
+    fault = GroupFault(InternalError("a defect"), Treatment.FAILS_AS_UNIT)
+    played.task.partition.faulty[group.id, group.generation] = fault
+    played.send(released(at=1))
+    assert (values(played), [each.done for each in played.answers]) == ([], [False])
+    assert played.answers[0].text == "fails the group: the code failed at its unit, which is a defect of uow"
+
+
 def test_the_clock_may_release_b106() -> None:
     zero = -(T0 % 60_000) / 1000  # a full minute
     hold = holding(Release.HOLD_ALL, release_every_ms=60_000)

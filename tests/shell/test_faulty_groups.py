@@ -10,7 +10,7 @@ import pytest
 
 from tests.rules.low_stock import ROWS, changed
 from tests.shell import test_routed_worker as routed
-from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader
+from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader, MemorySink
 from tests.shell.test_routed_worker import INPUT
 from tests.shell.test_whole_worker import EXPIRING, P0, belongs_to, ids
 from tests.shell.whole_worker import answers, in_a_loop, running, send_to, settings, until
@@ -19,7 +19,9 @@ from uow.processor.core import decide, partition, partition_state
 from uow.processor.core.changes import Undelivered
 from uow.processor.core.group import Group
 from uow.processor.engine import task
+from uow.processor.engine.group_faults import GroupFaults
 from uow.processor.engine.outputs import OutputWriter
+from uow.processor.engine.ports import Plan, Refused
 from uow.processor.engine.rule_figures import RuleFigures
 from uow.schemas.records import Range
 from uow.topics.commands import Command, Verb, command_headers
@@ -413,7 +415,6 @@ NINE_AND_FIVE = (("France", 9), ("UK", 5))
 TEN_AND_FIVE = (("France", 10), ("UK", 5))
 BY_RULE: dict[str, tuple[Plant, dict[str, Any], Sequence[tuple[str, int]]]] = {
     "the decision at an age": (plant_in(partition, "decide_due", of_situation), {}, NINE_AND_FIVE),
-    "a release": (plant_in(partition, "decide_released", of_situation), HELD, TEN_AND_FIVE),
     "leaving because too many wait": (
         plant_in(partition, "decide_crowded_out", of_situation),
         {**HELD, "max_waiting": 1},
@@ -449,9 +450,6 @@ def test_a_group_by_rule_at_which_the_code_fails_is_closed_and_the_others_go_on(
                         routed.send(kafka, name, count)
                         kafka.clock.now += 1
                     await until(lambda: routed.components(kafka) == len(kafka.topic(INPUT)))
-                    if "release" in rule:
-                        command = Command(b"c%d" % number, Verb.RELEASE, b"", "w", rule="low-stock")
-                        kafka.append("D.commands", b"", None, command_headers(command), partition=0)
                     kafka.clock.now += 31_000
                     count = (number + 1) * (10 if ("France", 10) in sent else 9)
                     await routed.until_as_time_goes_by(kafka, lambda count=count: len(told(kafka, bad)) == count)
@@ -459,6 +457,47 @@ def test_a_group_by_rule_at_which_the_code_fails_is_closed_and_the_others_go_on(
                     assert raised
                     assert set(told(kafka, bad)) == {FAULT}
                     assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+
+    test()
+
+
+BY_RELEASE = {
+    "the decision": plant_in(partition, "decide_released", of_situation),
+    "the outputs": plant_in(RuleFigures, "add", lambda _, group, *more: group.id),
+}
+
+
+@pytest.mark.parametrize("release", [Release.HOLD_ALL, Release.HOLD_FIRST])
+@pytest.mark.parametrize("place", BY_RELEASE)
+def test_a_release_of_a_rule_at_which_the_code_fails_is_answered_as_failed_and_lets_nothing_go(
+    place: str, release: Release
+) -> None:
+    """Its group is not closed, and nobody else leaves in its place; a release that names another group does what it says."""
+    tables = replace(routed.TO_D, rules=(replace(routed.TO_D.rules[0], release=release),))
+
+    @in_a_loop
+    async def test() -> None:
+        kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+
+        def let_go(name: bytes, group_id: bytes = b"", rule: str = "") -> None:
+            command = Command(name, Verb.RELEASE, group_id, "w", rule=rule)
+            kafka.append("D.commands", group_id, None, command_headers(command), partition=0)
+
+        with pytest.MonkeyPatch.context() as patch:
+            BY_RELEASE[place](patch, bad.encode())
+            async with routed.running(kafka, tables, set_aside_per_minute=10) as app:
+                routed.send(kafka, "France", 10)
+                await until(lambda: routed.held(app) == 10)
+                kafka.clock.now += 1
+                routed.send(kafka, "UK", 5)
+                await until(lambda: routed.held(app) == 15)
+                let_go(b"rule", rule="low-stock")
+                await routed.until_as_time_goes_by(kafka, lambda: len(answers(kafka)) == 1)
+                assert (answers(kafka)[0].done, "a defect of uow" in answers(kafka)[0].text) == (False, True)
+                assert (routed.held(app), kafka.topic("orders.uk"), told(kafka, bad)) == (15, [], [])
+                let_go(b"id", b"low-stock/UK")
+                await routed.until_as_time_goes_by(kafka, lambda: len(kafka.topic("orders.uk")) == 1)
+                assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
 
     test()
 
@@ -628,3 +667,164 @@ async def test_in_the_order_of_arrival_nobody_waits_for_a_group_that_stands_alon
                     kafka, lambda number=number: len(kafka.topic("orders.uk")) == 2 * (number + 1)
                 )
                 assert (app.status.blocked, routed.held(app)) == ({}, 4)
+
+
+# -- closes that a broker refuses
+
+
+class Refusing(MemorySink):
+    """A broker that takes nothing of one group for `D.errors`, as long as it is told so; counts the transactions that it refuses."""
+
+    def __init__(self, kafka: MemoryKafka, bad: str) -> None:
+        super().__init__(kafka, settings().transactional_id)
+        self.bad, self.is_refusing, self.refusals = bad.encode(), True, 0
+
+    def write(self, plans: Sequence[Plan], token: Any) -> None:
+        for plan in plans:
+            if self.is_refusing and any((each.topic, each.key) == ("D.errors", self.bad) for each in plan.outputs):
+                self.refusals += 1
+                raise Refused("TOPIC_AUTHORIZATION_FAILED", plan.tp, None)
+        super().write(plans, token)
+
+
+def calling(real: Callable[..., Any], raised: Sequence[object], also: Callable[[], None]) -> Callable[..., Any]:
+    """The same, which calls another one with the second failure: so what that brings is beside the close."""
+    left = [also]
+
+    def both(*args: Any, **more: Any) -> Any:
+        if len(raised) >= 2 and left:
+            left.pop()()
+        return real(*args, **more)
+
+    return both
+
+
+PARTIAL = replace(EXPIRING, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+SLOW = replace(EXPIRING, incomplete_expiration_ms=100_000, idle_expiration_ms=90_000)
+REFUSED: dict[str, tuple[Plant, DestinationPolicy, bool, int]] = {
+    "the decision at a deadline": (plant_in(partition, "decide_due", of_situation), EXPIRING, False, 2),
+    "its unit at a deadline": (plant_in(OutputWriter, "write", of_outputs), PARTIAL, False, 15),  # polls are halved
+    "the moment of its last component, in a restore": (plant_in(Group, "read_last_at", of_group), SLOW, True, 5),
+}
+"""The plant, the policy, whether the partition blocks, and most transactions that fail."""
+BESIDE = ("nothing", "many records", "a command")
+
+
+@pytest.mark.parametrize("place", REFUSED)
+@pytest.mark.parametrize("beside", BESIDE)
+def test_where_a_broker_refuses_the_close_few_transactions_fail_and_nobody_else_waits(place: str, beside: str) -> None:
+    """The group stands alone, or its partition blocks, in no endless row of tries; nothing of it is lost, and a command beside it is done."""
+    plant, policy, blocks, most = REFUSED[place]
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad = belongs_to(kafka, 0, "bad")
+        configured = settings(policy=policy, **SET_ASIDE)
+        for seq in (1, 3):
+            send_to(kafka, 0, bad, seq)
+        async with running(kafka, configured) as app:
+            await until(lambda: app.status.tasks[P0].counts.open == 2)
+        sink = Refusing(kafka, bad)
+        here, there, came = list[str](), list[str](), list[str]()
+
+        def come_beside() -> None:
+            if beside == "a command":
+                nobody = belongs_to(kafka, 0, "nobody").encode()
+                command = Command(b"c", Verb.CANCEL, nobody, "w")
+                kafka.append("D.commands", nobody, None, command_headers(command), partition=0)
+            elif beside == "many records":
+                here.extend(belongs_to(kafka, 0, f"many{number}-") for number in range(700))
+                for name in here:
+                    send_to(kafka, 0, name, 1, end=True)
+            came.append(beside)
+
+        with pytest.MonkeyPatch.context() as patch:
+            raised = plant(patch, bad.encode())
+            patch.setattr(GroupFaults, "why_not_without", calling(GroupFaults.why_not_without, raised, come_beside))
+            async with running(kafka, configured, sink=sink) as app:
+                kafka.clock.now += 101
+                await until(lambda: came)
+                for number in range(10):
+                    here.append(belongs_to(kafka, 0, f"here{number}-"))
+                    there.append(belongs_to(kafka, 1, f"there{number}-"))
+                    for tp, name in enumerate((here[-1], there[-1])):
+                        send_to(kafka, tp, name, 1, end=True)
+                    await until(lambda: there[-1] in ids(kafka))
+                    kafka.clock.now += 500
+                if blocks:
+                    await until(lambda: P0 in app.status.blocked)
+                else:
+                    await until(lambda: {*here} <= {*ids(kafka)})
+                    await until(lambda: app.status.tasks[P0].groups_alone == 1)
+                    assert app.status.blocked == {}
+                    assert [each.command_id for each in answers(kafka)] == ["c"] * (beside == "a command")
+                assert 0 < sink.refusals <= most
+        async with running(kafka, configured) as app:  # mended
+            await until(lambda: {*here, *there} <= {*ids(kafka)})
+            kafka.clock.now += 100_000
+            await until(lambda: bad in ids(kafka) or len(told(kafka, bad)) == 2)
+        assert len({*ids(kafka)}) == len(ids(kafka))
+        assert kafka.topic("D.rejected") == []
+
+    test()
+
+
+@in_a_loop
+async def test_a_close_that_is_refused_of_a_group_that_cannot_be_restored_blocks_and_the_group_keeps_its_rule() -> None:
+    kafka, bad = MemoryKafka(partitions=1), "low-stock/France"
+    routed.send(kafka, "France", 4)
+    async with routed.running(kafka) as app:
+        await until(lambda: routed.held(app) == 4)
+    refused = list[bytes]()
+    real = MemorySink.write
+
+    def write(sink: Any, plans: Sequence[Plan], token: Any) -> None:
+        for plan in plans:
+            if any(each.topic == "D.errors" for each in plan.outputs):
+                refused.append(bad.encode())
+                raise Refused("TOPIC_AUTHORIZATION_FAILED", plan.tp, None)
+        real(sink, plans, token)
+
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(Group, "rule", of_group)(patch, bad.encode())
+        patch.setattr(MemorySink, "write", write)
+        async with routed.running(kafka, set_aside_per_minute=10) as app:
+            await routed.until_as_time_goes_by(kafka, lambda: app.status.blocked)
+            routed.send(kafka, "France", 1)
+            await routed.until_as_time_goes_by(kafka, lambda: routed.components(kafka) == 5)
+            assert len(refused) < 6
+    async with routed.running(kafka) as app:  # mended
+        await routed.until_as_time_goes_by(kafka, lambda: rules_of(app) == [(bad.encode(), "low-stock", 5)])
+        assert (told(kafka, bad), kafka.topic("D.rejected")) == ([], [])
+
+
+@pytest.mark.parametrize("error", [MemoryError, TimeoutError])
+@pytest.mark.parametrize("is_command", [False, True])
+def test_a_record_or_command_that_asks_for_too_much_is_at_fault_itself(error: type[Exception], is_command: bool) -> None:
+    """One that takes more memory than there is blocks nobody."""
+    verdict = "decide_command" if is_command else "decide_arrival"
+    of = (lambda command, *_: command.group_id) if is_command else (lambda arrival, now: arrival.marks.id)
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad, good = (belongs_to(kafka, 0, name) for name in ("bad", "good"))
+        send_to(kafka, 0, good, 1)
+        if is_command:
+            command = Command(b"c", Verb.CANCEL, bad.encode(), "w")
+            kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
+        else:
+            send_to(kafka, 0, bad, 1)
+        send_to(kafka, 0, good, 2, end=True)
+        with pytest.MonkeyPatch.context() as patch:
+            plant_in(partition, verdict, of, error)(patch, bad.encode())
+            patch.setattr(partition, "process_rows", lambda _, columns, on_record: [*map(on_record, columns.records)])
+            async with running(kafka, settings(**SET_ASIDE)) as app:
+                await until(lambda: ids(kafka) == [good])
+                await until(lambda: answers(kafka) if is_command else kafka.topic("D.rejected"))
+                assert app.status.blocked == {}
+        if is_command:
+            assert not answers(kafka)[0].done
+
+    test()
