@@ -32,6 +32,8 @@ SIGNER: Final = "uow-user-id"
 PREFIX: Final = b"uow-command-signature-1\n"
 """Begins the bytes that are signed, so that no signature made for something else fits."""
 KEY_BYTES: Final = 32
+MAX_NAME_CHARS: Final = 100
+"""Longest name of a key."""
 LOG_APPEND_TIME: Final = 2
 """Kind of a timestamp that the broker gave, as confluent_kafka numbers them."""
 ALL_VERBS: Final = "all"

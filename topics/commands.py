@@ -18,7 +18,7 @@ from uow.schemas.records import (
     parse_ranges,
     ranges_text,
 )
-from uow.topics.command_keys import CommandRights
+from uow.topics.command_keys import MAX_NAME_CHARS, CommandRights
 from uow.topics.headers import (
     ENDS,
     GENERATION,
@@ -159,8 +159,17 @@ def is_answer_to(answer: Answer, command: Command, signer: str | None) -> bool:
         command: The command.
         signer: Name of the key that signed it; None: none did.
     """
-    said = answer.command_id.encode(), answer.verb, answer.id.encode(), answer.by
-    return said == (command.id, command.verb.value, command.group_id, command.by if signer is None else signer)
+    said = answer.command_id, answer.verb, answer.id
+    if said != (_shown(command.id), command.verb.value, _shown(command.group_id)):
+        return False
+    sent = command.by if signer is None else signer
+    # a worker shortens a name that is too long for a command, or for its answer
+    return answer.by in (sent, shortened_name(sent), sent and _shown(sent.encode()))
+
+
+def shortened_name(name: str | None) -> str | None:
+    """The name in an answer that a broker refuses for its length: that of a key is always whole."""
+    return name and name[:MAX_NAME_CHARS]
 
 
 def claimed(name: str | None, is_verified: bool = False) -> str:

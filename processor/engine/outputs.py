@@ -59,6 +59,7 @@ from uow.topics.commands import (
     BadCommand,
     Command,
     claimed,
+    shortened_name,
 )
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Reading, Refusal
@@ -336,8 +337,8 @@ class OutputWriter:
             self._tell_refused(command)
         context = self.context
         output = answer_record(answered, context.topics, self.partition, context.answer_header)
-        if self._is_given_up([output]):  # the sender's reason and name are what can be long
-            command = answered.command._replace(why=_STAYED, by=None)
+        if self._is_given_up([output]):  # the sender's reason and name can be long
+            command = answered.command._replace(why=_STAYED, by=shortened_name(answered.command.by))
             answered = answered._replace(command=command, text=answered.text[:_SHORT])
             output = answer_record(answered, context.topics, self.partition, context.answer_header)
         written.outputs.append(output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from tests.signed_commands import ForeignSigner, Headers, foreign_bytes
 from uow.processor.engine.ports import Plan, Tp
 from uow.processor.engine.rows import read_ledger
 from uow.processor.engine.set_aside import asked_aside
+from uow.processor.engine.target_topics import TargetTopics
 from uow.processor.engine.task import PartitionTask
 from uow.schemas import codec
 from uow.schemas.records import Answer
@@ -27,7 +28,8 @@ from uow.spark_sink.journal import arrivals
 from uow.spark_sink.kafka import Cluster
 from uow.spark_sink.recompute import Arrived, Decided, Order, orders_of
 from uow.topics.command_keys import CommandKey, CommandRights, CommandSigner, signed_bytes
-from uow.topics.commands import Asked, BadCommand, Command, CommandReader, Verb, command_headers
+from uow.topics.commands import Asked, BadCommand, Command, CommandReader, Verb, command_headers, is_answer_to
+from uow.topics.output import Output
 from uow.topics.policies import DestinationPolicy, LatePolicy
 
 ALL = frozenset({"all"})
@@ -367,12 +369,46 @@ def test_an_audit_takes_the_command_that_was_obeyed_and_not_a_forged_one_with_it
     assert [order.record.offset() for order in orders.values()] == [2]
 
 
-def test_the_journal_of_an_audit_finds_each_command_that_did_something(monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse_long_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a broker does whose `max.message.bytes` of D.outcomes is small."""
+
+    def is_given_up(self: TargetTopics, outputs: Sequence[Output]) -> bool:
+        return any(each.topic == TOPICS.outcomes and len(each.value or b"") > 1_000 for each in outputs)
+
+    monkeypatch.setattr(TargetTopics, "is_given_up", is_given_up)
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+@pytest.mark.parametrize("by", [None, "", "me", "m" * 101, "m" * 900, "ä" * 2_100, "ä" * 5_000])
+@pytest.mark.parametrize("why", ["why", "w" * 2_000])
+def test_whoever_sent_a_command_knows_its_answer_however_it_is_shortened(
+    by: str | None, why: str, monkeypatch: pytest.MonkeyPatch, *, has_keys: bool
+) -> None:
+    refuse_long_answers(monkeypatch)
+    for group_id in (b"a", b"\xff", b"a" * 300):
+        life = Life(policy() if has_keys else policy_of())
+        life.hold()
+        command = Command(b"c", Verb.RELEASE, group_id, why, by)
+        headers = command_headers(command._replace(by=None)) if has_keys else command_headers(command)
+        answer, verified = life.tell(signed(OPERATOR, headers) if has_keys else headers)
+        signer = OPERATOR.name if has_keys else None
+        assert is_answer_to(answer, command, signer)
+        assert answer.done is (group_id == b"a" and (has_keys or by is None or 0 < len(by.encode()) < 4_097))
+        assert verified == (b"true" if has_keys else None if by is None else b"false")
+        others = command._replace(by="mm"), command._replace(id=b"d"), command._replace(group_id=b"b")
+        assert not any(is_answer_to(answer, other, signer) for other in others[has_keys:])
+
+
+@pytest.mark.parametrize("why", ["why", "w" * 2_000])
+def test_the_journal_of_an_audit_finds_each_command_that_did_something(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_long_answers(monkeypatch)
     life = Life()
     life.hold()
     life.tell(release())
     life.tell(signed(STRANGER, release()))
-    assert life.tell(signed(OPERATOR, release()))[0].done
+    assert life.tell(signed(OPERATOR, command_headers(Command(b"c", Verb.RELEASE, b"a", why))))[0].done
     outputs = [each for plan in life.plans for each in plan.outputs if each.topic == TOPICS.outcomes]
     logs = {
         TOPICS.closed_changelog: [FakeRecord(n, [], plan.ledger, None, T0) for n, plan in enumerate(life.plans)],

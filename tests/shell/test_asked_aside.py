@@ -21,7 +21,7 @@ from uow.processor.sim.simulated_kafka import StoredRecord
 from uow.schemas.records import Answer, Range
 from uow.topics import commands as commands_module
 from uow.topics.command_keys import CommandKey, CommandSigner
-from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.commands import Command, Verb, command_headers, is_answer_to
 
 
 def ask(kafka: MemoryKafka, offset: int, name: str = "s", topic: str = "D.components") -> None:
@@ -518,7 +518,7 @@ async def test_an_answer_that_is_refused_for_its_length_is_written_without_the_s
     kafka = MemoryKafka()
     bad = belongs_to(kafka, 0, "bad")
     send(kafka, bad, (1, False))
-    command = Command(b"long", Verb.CANCEL, bad.encode(), "w" * 3_000)
+    command = Command(b"long", Verb.CANCEL, bad.encode(), "w" * 3_000, by="Jill")
     kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
     sink = Picky(kafka, lambda output: len(output.value or b"") > 2_000 and output.topic == "D.outcomes", tells=True)
     async with running(kafka, sink=sink) as app:
@@ -526,4 +526,5 @@ async def test_an_answer_that_is_refused_for_its_length_is_written_without_the_s
         assert app.status.blocked == {}
     (told,) = answers(kafka)
     assert (told.done, told.command_id, "left out" in told.why) == (True, "long", True)
+    assert is_answer_to(told, command, None), "or its sender would wait in vain"
     assert len(kafka.topic("D.errors")) == 1

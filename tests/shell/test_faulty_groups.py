@@ -801,7 +801,9 @@ async def test_a_close_that_is_refused_of_a_group_that_cannot_be_restored_blocks
 
 @pytest.mark.parametrize("error", [MemoryError, TimeoutError])
 @pytest.mark.parametrize("is_command", [False, True])
-def test_a_record_or_command_that_asks_for_too_much_is_at_fault_itself(error: type[Exception], is_command: bool) -> None:
+def test_a_record_or_command_that_asks_for_too_much_is_at_fault_itself(
+    error: type[Exception], is_command: bool
+) -> None:
     """One that takes more memory than there is blocks nobody."""
     verdict = "decide_command" if is_command else "decide_arrival"
     of = (lambda command, *_: command.group_id) if is_command else (lambda arrival, now: arrival.marks.id)

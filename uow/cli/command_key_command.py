@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from uow.config.command_key_files import make_key
-from uow.config.command_key_settings import MAX_NAME_CHARS, is_key_name
-from uow.topics.command_keys import ALL_VERBS
+from uow.config.command_key_settings import is_key_name
+from uow.topics.command_keys import ALL_VERBS, MAX_NAME_CHARS
 from uow.topics.commands import Verb
 
 

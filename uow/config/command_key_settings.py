@@ -9,10 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from uow.topics.command_keys import ALL_VERBS, NEVER_ENDS, CommandKey, is_public_key
+from uow.topics.command_keys import ALL_VERBS, MAX_NAME_CHARS, NEVER_ENDS, CommandKey, is_public_key
 from uow.topics.commands import Verb
 
-MAX_NAME_CHARS = 100
 _TEXTS = ("name", "public")
 _NEEDED = {*_TEXTS, "verbs", "from"}
 

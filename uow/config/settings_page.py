@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from uow.config.command_key_settings import MAX_NAME_CHARS
 from uow.config.settings import (
     DESTINATION,
     KAFKA_RULES,
@@ -19,6 +18,7 @@ from uow.config.settings import (
     Setting,
 )
 from uow.config.value_types import ValueType
+from uow.topics.command_keys import MAX_NAME_CHARS
 from uow.topics.selector import MAX_CHARS
 
 PAGE = Path("docs") / "configuration.md"
