@@ -259,7 +259,6 @@ NEEDS: Final = (
     Need(Role.AUDIT, _T, "{D}.components", _READ, "what the units are computed from"),
     Need(Role.AUDIT, _T, "{D}.commands", _READ, "what the units are computed from"),
     Need(Role.AUDIT, _T, "{D}.outcomes", _READ, "the answers to commands"),
-    Need(Role.AUDIT, _T, "{held}", _READ, "the settings that the workers recorded"),
     Need(Role.AUDIT, _T, "{closed}", _READ, "what workers knew"),
     Need(Role.AUDIT, _T, "{map}", _READ, "the partitions of ids", Only.PATHS),
     Need(Role.AUDIT, _T, "{A}-rules", _READ, "the rules of groups", Only.RULES),

@@ -23,12 +23,10 @@ from uow.processor.engine.ports import LogReader, Tp
 from uow.schemas import codec
 from uow.schemas.error_classes import Complaint, ConfigError, StateCorruptedError
 from uow.schemas.records import SETTINGS_KEY, SettingsRow
-from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy
 
-RIGHTS = ("command_keys", "unsigned_commands", "command_window_ms")
-"""The settings that say who may send which command."""
-_MARK = re.compile(r";S=([0-9a-f]{16})")
+_RIGHTS = ("command_keys", "unsigned_commands", "command_window_ms")
+_MARK = re.compile(r";S=([0-9a-f]{16})([0-9a-f]{16})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,7 @@ class RecordedSettings:
         row: The settings that are not at their default.
         value: Its bytes in the changelog.
         mark: Its mark.
+        rights: The mark of those settings that say who may send which command (`rights_of`).
         replaces: Marks that were recorded when this worker was found to be alone: it may put its own in their place.
     """
 
@@ -47,6 +46,7 @@ class RecordedSettings:
     row: SettingsRow
     value: bytes
     mark: str
+    rights: str = ""
     replaces: frozenset[str] = frozenset()
 
     @classmethod
@@ -54,7 +54,7 @@ class RecordedSettings:
         """For a destination with these settings."""
         row = row_of(policy)
         value = codec.frame(row)
-        return cls(destination, row, value, mark_of(value))
+        return cls(destination, row, value, mark_of(value), rights_of(policy))
 
     def is_recorded(self, value: bytes | None) -> bool:
         """True if a partition's row has the same settings; if not, the next plan writes ours.
@@ -118,34 +118,6 @@ def recorded(reader: LogReader, changelog: Tp) -> SettingsRow:
     return codec.decode_as(SettingsRow, values[-1])
 
 
-def recorded_differences(
-    reader: LogReader, topics: DestinationTopics, partitions: int, policy: DestinationPolicy
-) -> list[SettingsDifference]:
-    """The settings in which a configuration differs from those that workers have recorded, in whichever partition."""
-    ours = RecordedSettings.of(topics.destination, policy)
-    inputs = [Tp(topics.components, number) for number in range(partitions)]
-    marks = {mark_in(each.metadata): tp.partition for tp, each in reader.committed(inputs).items()}
-    theirs = [recorded(reader, Tp(topics.groups_changelog, marks[mark])) for mark in marks.keys() - {None, ours.mark}]
-    return [each for row in theirs for each in differences(row, ours.row)]
-
-
-def require_recorded_rights(
-    reader: LogReader, topics: DestinationTopics, partitions: int, policy: DestinationPolicy
-) -> None:
-    """Stops whoever decides old commands again, and would decide otherwise than the workers who may send which.
-
-    Raises:
-        ConfigError: The workers have recorded other rights.
-    """
-    found = [each for each in recorded_differences(reader, topics, partitions, policy) if each.name in RIGHTS]
-    if found:
-        rule = "the workers have recorded {!r}: commands are judged by the same keys, so give this program the `uow.toml` of the workers"
-        raise ConfigError.many(
-            Complaint(f"destinations.{topics.destination}.{each.name}", each.ours, rule.format(each.recorded))
-            for each in found
-        )
-
-
 def mark_of(value: bytes) -> str:
     """A row's mark."""
     return sha256(value).hexdigest()[:16]
@@ -155,6 +127,18 @@ def mark_in(metadata: str) -> str | None:
     """The mark beside a committed offset; None if there is none."""
     found = _MARK.search(metadata)
     return found[1] if found else None
+
+
+def rights_of(policy: DestinationPolicy) -> str:
+    """A short digest of who may send which command; empty if nobody needs a key."""
+    texts = _texts(policy)
+    return mark_of(json.dumps([texts[each] for each in _RIGHTS]).encode()) if policy.command_keys else ""
+
+
+def rights_in(metadata: str) -> str | None:
+    """The same of the workers, beside a committed offset; None if there is no mark of their settings."""
+    found = _MARK.search(metadata)
+    return (found[2] or "") if found else None
 
 
 def _texts(policy: DestinationPolicy) -> Mapping[str, str]:

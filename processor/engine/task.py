@@ -105,7 +105,7 @@ LEAVE_EVERY_MS = 5_000
 
 
 def offset_metadata(floor: int, rows: int, clock: int, context: TaskContext) -> str:
-    """Text beside the committed offset: replay floor, live rows of the changelog, the clock, the mark of the settings (W-68).
+    """Text beside the committed offset: replay floor, live rows of the changelog, the clock, the marks of the settings (W-68) and of the rights to commands.
 
     Also the partition count, where it binds groups (W-107).
     """
@@ -113,7 +113,8 @@ def offset_metadata(floor: int, rows: int, clock: int, context: TaskContext) -> 
     if context.policy.is_bound_to_count:
         text += f";P={context.partitions}"
     text += f";C={clock}"
-    return f"{text};S={context.recorded_settings.mark}" if context.recorded_settings is not None else text
+    settings = context.recorded_settings
+    return text if settings is None else f"{text};S={settings.mark}{settings.rights}"
 
 
 class PartitionTask:

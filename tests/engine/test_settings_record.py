@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,22 +16,20 @@ from click.testing import CliRunner
 from tests.core.script import TOPICS, Story, c, context_of, ms, policy_of, told
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
+from uow.cli import rebuild_command
 from uow.cli.main import main
 from uow.config.loading import Settings
 from uow.ops import destination_logs, destination_rules
 from uow.ops.doctor import settings_differences
 from uow.ops.findings import CheckResult
-from uow.ops.group_story import story
-from uow.ops.inspect import InspectedGroup
-from uow.ops.rebuild import rebuilt
+from uow.ops.recorded_rights import rights_complaint
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.ports import Tp
-from uow.processor.engine.restore import restore
+from uow.processor.engine.ports import Committed, Tp
+from uow.processor.engine.restore import Hints, hints, restore
 from uow.processor.engine.settings_record import (
     RecordedSettings,
     differences,
     mark_in,
-    require_recorded_rights,
     row_of,
 )
 from uow.processor.engine.task import PartitionTask
@@ -238,46 +237,79 @@ KEYS = (CommandKey("ops", CommandSigner("ops", bytes(32)).public, frozenset({"al
 SIGNED = policy_of(command_keys=KEYS, command_window_ms=60_000)
 
 
+class Offsets:
+    """A reader of committed offsets alone: whatever else is asked of it ends the test."""
+
+    def __init__(self, *logs: Logs) -> None:
+        self.logs = {each.tp: each for each in logs}
+
+    def committed(self, tps: Sequence[Tp], isolation: str) -> Mapping[Tp, Committed]:
+        assert isolation == "read_uncommitted", "else it would wait for the open transaction of a dead worker"
+        return {tp: found for tp in tps for found in self.logs[tp].committed([tp]).values()}
+
+
 @pytest.mark.parametrize(
-    ("name", "here"),
+    "here",
     [
-        ("command_keys", {"command_keys": ()}),
-        ("command_keys", {"command_keys": (replace(KEYS[0], since_ms=6),)}),
-        ("command_keys", {"command_keys": (replace(KEYS[0], verbs=frozenset({"cancel"})),)}),
-        ("unsigned_commands", {"unsigned_commands": frozenset({"cancel"})}),
-        ("command_window_ms", {"command_window_ms": 60_001}),
+        {"command_keys": ()},
+        {"command_keys": (replace(KEYS[0], since_ms=6),)},
+        {"command_keys": (replace(KEYS[0], verbs=frozenset({"cancel"})),)},
+        {"unsigned_commands": frozenset({"cancel"})},
+        {"command_window_ms": 60_001},
     ],
+    ids=str,
 )
 def test_nobody_decides_old_commands_by_other_keys_than_the_workers(
-    name: str, here: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    here: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A file without them would obey strangers, and drop what was obeyed, without a word."""
-    logs, other = lived(policy=SIGNED), replace(SIGNED, **here)
-    said = f"destinations.D.{name} = .*the workers have recorded"
-    require_recorded_rights(logs, TOPICS, 1, replace(SIGNED, max_bytes=7))  # other settings may differ
-    for decide in (
-        lambda context: rebuilt(logs, context, 0),
-        lambda context: story(logs, context, {}, InspectedGroup(0), "a"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            decide(context_of(other))
+    other = replace(SIGNED, **here)
 
     class Asked(Exception):
-        """Spark would begin."""
+        """It would begin."""
 
-    def begin_spark(*_: object) -> None:
+    def begin_work(*_: object) -> None:
         raise Asked
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "uow.toml").write_text(f'[application]\nid = "{TOPICS.application}"\n[destinations.D]')
     monkeypatch.setattr(destination_logs, "counts_with", lambda *_: {TOPICS.components: 1})
-    monkeypatch.setattr(destination_logs, "log_reader", lambda _: nullcontext(logs))
-    monkeypatch.setattr(destination_rules, "destination_rules", begin_spark)
-    for policy in (other, SIGNED):
-        monkeypatch.setattr(Settings, "policy", lambda *_, found=policy: found)
-        result = CliRunner().invoke(main, ["audit", "--tables", "tables"])
-        assert isinstance(result.exception, Asked) is (policy is SIGNED)
-        assert ("have recorded" in result.stderr) is (policy is not SIGNED)
+    monkeypatch.setattr(destination_rules, "destination_rules", begin_work)
+    monkeypatch.setattr(rebuild_command, "rebuilt", begin_work)
+    monkeypatch.setattr(rebuild_command, "task_context", lambda settings, _: context_of(settings.policy("D")))
+    for theirs in (SIGNED, other):
+        reader = Offsets(lived(policy=theirs))
+        for place in (destination_logs, rebuild_command):
+            monkeypatch.setattr(place, "log_reader", lambda *_, found=reader: nullcontext(found))
+        for ours in (SIGNED, other):
+            monkeypatch.setattr(Settings, "policy", lambda *_, found=ours: found)
+            for arguments in (["audit", "--tables", "tables"], ["rebuild", "D", "--dry-run"]):
+                result = CliRunner().invoke(main, arguments)
+                assert isinstance(result.exception, Asked) is (ours is theirs)
+                assert ("the workers judge commands by other keys" in result.stderr) is (ours is not theirs)
+
+
+def test_a_setting_that_says_nothing_of_commands_stops_no_audit_and_reads_no_log() -> None:
+    """Also where nobody has keys: what was recorded is not looked at, and other partitions are not asked about."""
+    for ours, theirs in ((SIGNED, replace(SIGNED, max_bytes=7)), (DISCARD, REDIRECT), (DISCARD, NO_KEYS)):
+        logs = lived(policy=theirs)
+        logs.written.clear()
+        reader: Any = Offsets(logs)
+        assert rights_complaint(reader, TOPICS, [0], ours) is None
+    reader = Offsets(lived(context=context_of(SIGNED)))
+    assert rights_complaint(reader, TOPICS, [0], DISCARD) is None, "of a worker that recorded no settings yet"
+
+
+def test_without_keys_nothing_more_stands_beside_the_offset_and_with_them_older_workers_still_read_it() -> None:
+    assert RecordedSettings.of("D", NO_KEYS).rights == ""
+    with_keys = lived(policy=SIGNED).metadata
+    found = re.fullmatch("(1;F=.*;S=[0-9a-f]{16})([0-9a-f]{16})", with_keys)
+    assert found is not None
+    assert mark_in(with_keys) == mark_in(found[1]) == RecordedSettings.of("D", SIGNED).mark
+    assert hints(Committed(5, with_keys)) == hints(Committed(5, found[1])) != Hints()
+
+
+NO_KEYS = policy_of(unsigned_commands=frozenset({"cancel"}), command_window_ms=5)
 
 
 # -- from units to pass_through -------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def command(
     """
     from uow.ops.destination_logs import counts_with, log_reader
     from uow.ops.destination_rules import destination_rules
-    from uow.processor.engine.settings_record import require_recorded_rights
+    from uow.ops.recorded_rights import require_rights_of_workers
     from uow.spark_sink.audit import Audit, unjudged
     from uow.spark_sink.delta_sink import LOAD_RECORDS
     from uow.spark_sink.delta_sink import settings as spark_settings
@@ -79,7 +79,7 @@ def command(
         topics = DestinationTopics(settings.application_id, name)
         partitions = counts_with(settings, topics.components)[topics.components]
         with log_reader(settings) as reader:
-            require_recorded_rights(reader, topics, partitions, settings.policy(name))
+            require_rights_of_workers(reader, topics, range(partitions), settings.policy(name))
     rules = destination_rules(settings, destinations)
     wanted = [
         (DestinationTopics(settings.application_id, name), settings.policy(name), DeltaTables(root, name))

@@ -29,7 +29,12 @@ from uow.processor.core.columns import read_headers
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Doubt, LogReader, Tp
 from uow.processor.engine.restore import restore
-from uow.processor.engine.settings_record import recorded_differences
+from uow.processor.engine.settings_record import (
+    RecordedSettings,
+    differences,
+    mark_in,
+    recorded,
+)
 from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.leader_epochs import CUT_OFF
@@ -432,12 +437,17 @@ def clock_ahead(task: PartitionTask) -> Iterator[Finding]:
 def settings_differences(reader: LogReader, context: TaskContext) -> Iterator[Finding]:
     """Compares this configuration with the settings that the workers recorded (W-68)."""
     name = context.destination
-    for each in recorded_differences(reader, context.topics, context.partitions, context.policy):
-        yield Finding(
-            CheckResult.LOOK,
-            f"{name}: {each.name} is {each.ours} here, but {each.recorded} for the workers",
-            "a worker with another value is refused while others run: stop all workers to change a setting",
-        )
+    ours = RecordedSettings.of(name, context.policy)
+    inputs = [Tp(context.topics.components, number) for number in range(context.partitions)]
+    marks = {mark_in(each.metadata): tp for tp, each in reader.committed(inputs).items()}
+    for mark in marks.keys() - {None, ours.mark}:
+        theirs = recorded(reader, Tp(context.topics.groups_changelog, marks[mark].partition))
+        for each in differences(theirs, ours.row):
+            yield Finding(
+                CheckResult.LOOK,
+                f"{name}: {each.name} is {each.ours} here, but {each.recorded} for the workers",
+                "a worker with another value is refused while others run: stop all workers to change a setting",
+            )
 
 
 def _workers(settings: Settings, client: AdminClient) -> Iterator[Finding]:

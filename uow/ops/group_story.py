@@ -16,7 +16,6 @@ from uow.processor.core.columns import read_headers
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_view import arrival
 from uow.processor.engine.ports import LogReader, RawRecord, Tp
-from uow.processor.engine.settings_record import require_recorded_rights
 from uow.schemas import codec
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import Answer, ComponentRecord, DeadlineWarning, Outcome, Source, ranges_text
@@ -71,11 +70,7 @@ def story(
         found: The group.
         group_id: Its id.
         registry: Where answers and outcomes are framed by its ids.
-
-    Raises:
-        ConfigError: The workers obey commands by other keys.
     """
-    require_recorded_rights(reader, context.topics, context.partitions, context.policy)
     return _Collector(reader, context, counts, found, group_id.encode("utf-8", "surrogateescape"), registry).story()
 
 

@@ -23,7 +23,6 @@ from uow.processor.engine.ports import (
     Tp,
 )
 from uow.processor.engine.rows import read_ledger
-from uow.processor.engine.settings_record import require_recorded_rights
 from uow.processor.engine.task import PartitionTask
 from uow.topics import headers as names
 from uow.topics.routes import unit_topics
@@ -68,12 +67,7 @@ class RebuildDifference:
 
 
 def rebuilt(reader: LogReader, context: TaskContext, until_ms: int) -> dict[bytes, RebuiltUnit]:
-    """Every unit that results from the input up to this moment, by `uow-unit-id`.
-
-    Raises:
-        ConfigError: The workers obey commands by other keys.
-    """
-    require_recorded_rights(reader, context.topics, context.partitions, context.policy)
+    """Every unit that results from the input up to this moment, by `uow-unit-id`."""
     units: dict[bytes, RebuiltUnit] = {}
     for number in range(context.partitions):
         for plan in _plans(reader, context, number, until_ms):
