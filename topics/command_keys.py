@@ -234,9 +234,11 @@ _DIGITS: Final = 15
 
 
 def is_public_key(text: str) -> bool:
-    """True if a text is a public key: 32 bytes in base64, and none of those few under which anybody can make signatures."""
+    """True if a text is a public key: 32 bytes in base64, and none of those under which anybody can make signatures."""
     raw = _decoded(text.encode())
     if raw is None or len(raw) != KEY_BYTES or _y_of(raw) in _SMALL_ORDER:
+        return False
+    if b64encode(raw).decode() in _PUBLISHED:
         return False
     try:
         _public(text)
@@ -249,6 +251,17 @@ def _y_of(raw: bytes) -> int:
     return int.from_bytes(raw, "little") & (1 << 255) - 1
 
 
+_PUBLISHED: Final = frozenset(
+    {
+        "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+        "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=",
+        "/FHNjmIYoaONpH7QAjDwWAgW7RO6MwOsXeuRFUiQgCU=",
+        "J4EX/BRMcjQPZ9DyMW6Dhs7/vyskKMnFH+98WX8dQm4=",
+        "7Bcrk61eVjv0kyxw4SRQNMNUZ+8u/U1k6/gZaDRn4r8=",
+        "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=",
+    }
+)
+"""Keys whose private ones stand in a text that everybody can read: the vectors of RFC 8032 (7.1), and that of `docs/wire-format.md`."""
 _P: Final = 2**255 - 19
 _Y_OF_ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL_ORDER: Final = frozenset({0, 1, _P - 1, _P, _P + 1, _Y_OF_ORDER_8, _P - _Y_OF_ORDER_8})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import tomllib
 import traceback
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,14 +17,16 @@ from click.testing import CliRunner
 from tests.fake_record import FakeRecord
 from uow.cli.main import main
 from uow.config.command_key_files import make_key, read_signer
+from uow.config.command_key_settings import read_command_keys
 from uow.config.loading import load
+from uow.config.settings_page import COMMAND_KEYS
 from uow.processor.engine.settings_record import differences, row_of
 from uow.schemas.error_classes import ConfigError
-from uow.topics.command_keys import NEVER_ENDS, CommandKey, is_public_key
+from uow.topics.command_keys import NEVER_ENDS, CommandKey, CommandSigner, is_public_key
 from uow.topics.commands import Command, CommandReader
 from uow.topics.policies import DestinationPolicy
 
-PUBLIC = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
+PUBLIC = CommandSigner("ops", b"\1" * 32).public
 KEY = {"name": '"ops"', "public": f'"{PUBLIC}"', "verbs": '["cancel", "release"]', "from": "1970-01-01T00:00:05Z"}
 
 
@@ -199,6 +203,38 @@ def test_a_key_under_which_anybody_can_sign_is_none() -> None:
     assert all(is_public_key(encoded(*point)) for point in points)
     with pytest.raises(ConfigError, match="public must be a raw Ed25519 key"):
         policy(KEY | {"public": f'"{encoded(0, 1)}"'})
+
+
+PUBLISHED = """
+9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60
+4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb
+c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7
+f5e5767cf153319517630f226876b86c8160cc583bc013744c6bf255f5cc0ee5
+833fe62409237b9d62ec77587520911e9a759cec1d19755b7da901b96dca3d42
+000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
+"""
+"""The private keys of RFC 8032, and that of the wire format."""
+
+
+@pytest.mark.parametrize("private", PUBLISHED.split())
+def test_a_key_whose_private_one_everybody_can_read_is_none(private: str) -> None:
+    public = CommandSigner("ops", bytes.fromhex(private)).public
+    last = chr(ord(public[-2]) + 1)
+    same = f"{public[:-2]}{last}="  # bits behind the last byte say nothing
+    assert b64decode(same) == b64decode(public)
+    for text in (public, same):
+        with pytest.raises(ConfigError, match="public must be a raw Ed25519 key"):
+            policy(KEY | {"public": f'"{text}"'})
+
+
+def test_the_example_of_the_reference_gives_nobody_a_right() -> None:
+    (block,) = re.findall(r"```toml\n(\[\[destinations.megazon.command_keys.*?)```", COMMAND_KEYS, re.DOTALL)
+    for table in tomllib.loads(block)["destinations"]["megazon"]["command_keys"]:
+        keys, wrong = read_command_keys([table])
+        assert not keys
+        assert "public must be" in wrong[0]
+        _, wrong = read_command_keys([table | {"public": PUBLIC}])
+        assert not wrong, "it is right but for the key"
 
 
 @pytest.mark.parametrize(

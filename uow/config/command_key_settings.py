@@ -47,7 +47,7 @@ def _key(table: dict[str, Any]) -> CommandKey:
     if not isinstance(name, str) or not is_key_name(name):
         raise ValueError(f"name must be a text of 1 to {MAX_NAME_CHARS} printable characters")
     if not isinstance(public, str) or not is_public_key(public):
-        raise ValueError("public must be a raw Ed25519 key in base64, 32 bytes")
+        raise ValueError("public must be a raw Ed25519 key in base64, 32 bytes, and none of an example")
     since = _moment("from", table["from"])
     until = _moment("until", table["until"]) if "until" in table else NEVER_ENDS
     if until <= since:

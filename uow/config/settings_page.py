@@ -113,19 +113,19 @@ and prints these lines:
 ```toml
 [[destinations.megazon.command_keys]]
 name = "operators"
-public = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
+public = "..."
 verbs = ["all"]
 from = 2026-12-01T00:00:00Z
 
 [[destinations.megazon.command_keys]]
 name = "forwarder of the warehouse"
-public = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw="
+public = "..."
 verbs = ["cancel"]
 from = 2026-12-01T00:00:00Z
 until = 2027-12-01T00:00:00Z
 ```
 
-`name` has 1 to {MAX_NAME_CHARS} characters and stands in answers and outcomes; `public` is the raw Ed25519 key in base64. `verbs` are the
+`name` has 1 to {MAX_NAME_CHARS} characters and stands in answers and outcomes; `public` is the raw Ed25519 key in base64 (those of RFC 8032 and of our pages, whose private keys everybody can read, are refused). `verbs` are the
 [commands](wire-format.md#commands) that it may sign, `all` stands for every one. `from` and `until`, which may be left out, are moments with their zone; the key counts for what was
 appended from the first on and before the second. The earliest `from` of all keys is the moment from which signatures are asked for.
 `uow audit` and `uow rebuild` judge old commands by the file as it is now. So a key stays in it when it is replaced, with an `until`; to change its verbs give it an `until` and
