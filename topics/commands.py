@@ -138,6 +138,11 @@ def known_as(command_id: bytes, signer: str | None) -> bytes:
     return command_id if signer is None else b"\xff%s\xff%s" % (signer.encode(), command_id)
 
 
+def refused_as(known: bytes) -> bytes:
+    """The bytes by which a command is remembered that was answered as failed and changed nothing: a copy does nothing either, and nobody carries it out when effects are computed again."""
+    return known + b"\xff"
+
+
 def signer_of(known: bytes) -> bytes:
     """The name of the key in what a command is remembered by (`known_as`); empty: it is not signed."""
     parts = known.split(b"\xff", 2)

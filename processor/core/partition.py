@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import methodcaller
 from typing import assert_never
@@ -96,6 +97,7 @@ from uow.topics.commands import (
     RecordPlace,
     Verb,
     failed_command,
+    refused_as,
 )
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import (
@@ -232,7 +234,7 @@ class Partition(PartitionState):
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
     def _is_repeated(self, command: Command) -> bool:
-        if command.known_as in self.commands:
+        if command.known_as in self.commands or refused_as(command.known_as) in self.commands:
             return True
         at = self.commands.get(command.id) if command.nameless_before else None
         return at is not None and at < command.nameless_before
@@ -257,8 +259,11 @@ class Partition(PartitionState):
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
     def _remember(self, command: Command, at: int) -> None:
-        self.commands.add(command.known_as, at)
-        self.happened.commands.append((command.known_as, at))
+        self._remember_as(command.known_as, at)
+
+    def _remember_as(self, known: bytes, at: int) -> None:
+        self.commands.add(known, at)
+        self.happened.commands.append((known, at))
 
     def refuse_command(self, record: Record, why: UowError) -> None:
         """Answers a command at which the code failed, or of which a broker refuses what it asks for, without a look at that: groups and clock stay as they are."""
@@ -268,9 +273,14 @@ class Partition(PartitionState):
             "the code failed at it, which is a defect of uow" if is_defect else "a record that it leads to is refused"
         )
         text = f"{what}, so nothing is changed: {why}"
-        command = failed_command(read_headers(record) or [], text)
-        answer = Answered(command, False, text, record.timestamp()[1], record.offset())
-        self.happened.effects.append((answer, None, None))
+        headers, at = read_headers(record) or [], record.timestamp()[1]
+        command = failed_command(headers, text)
+        with suppress(Exception):  # it may be that which failed
+            read = self.command_reader.read(headers, record)
+            command = command._replace(is_verified=read.is_verified)
+            if isinstance(read, Command) and read.is_verified and not read.dry_run:
+                self._remember_as(refused_as(read.known_as), at)
+        self.happened.effects.append((Answered(command, False, text, at, record.offset()), None, None))
 
     def _awaits_row(self, command: Command | BadCommand, offset: int) -> bool:
         """True if a command names a row that is not known, as far as the rules were read when it came."""

@@ -22,6 +22,7 @@ from uow.processor.engine.set_aside import asked_aside
 from uow.processor.engine.target_topics import TargetTopics
 from uow.processor.engine.task import PartitionTask
 from uow.schemas import codec
+from uow.schemas.error_classes import InternalError, UowError
 from uow.schemas.records import Answer
 from uow.spark_sink import journal
 from uow.spark_sink.journal import arrivals
@@ -69,6 +70,19 @@ class Life:
         record = FakeRecord(self.count, [("uow-id", id.encode()), ("uow-seq", b"1")], b"v", id.encode(), at, TP)
         self.count += 1
         self.plans.append(self.task.process([record]))
+
+    def refuse(self, headers: Headers, why: UowError | None = None) -> tuple[Answer, bytes | None]:
+        """A broker refuses what the command leads to, or the code fails at it."""
+        self.commands.append(FakeRecord(len(self.commands), headers, None, b"a", T0, Tp(TOPICS.commands, TP.partition)))
+        self.plans.append(self.task.refuse_command(self.commands[-1], why or UowError("denied")))
+        [output] = self.plans[-1].outputs
+        return codec.decode_as(Answer, output.value or b""), dict(output.headers).get("uow-user-verified")
+
+    def restart(self) -> None:
+        known = [each for plan in self.plans for each in read_ledger(plan.ledger or b"")[0].commands]
+        again = PartitionTask(TP, self.context)
+        again.restore(self.task.position, self.task.clock, (), 0, len(self.commands), known)
+        self.task = again
 
     def tell(
         self, headers: Headers, key: bytes = b"a", at: int = T0, value: bytes | None = None
@@ -268,13 +282,53 @@ def test_a_copy_of_a_command_does_nothing_more_also_after_a_restart() -> None:
     life.hold(at=T0 + 1)
     answer, verified = life.tell(headers, at=T0 + WINDOW)
     assert (answer.done, answer.text, verified) == (False, "a repeated command does nothing more", b"true")
-    known = [each for plan in life.plans for each in read_ledger(plan.ledger or b"")[0].commands]
-    again = PartitionTask(TP, life.context)
-    again.restore(life.task.position, life.task.clock, (), 0, len(life.commands), known)
-    life.task = again
+    life.restart()
     life.hold(at=T0 + 2)
     assert not life.tell(headers, at=T0 + WINDOW)[0].done
     assert not life.tell(headers, at=T0 + WINDOW + 1)[0].done
+
+
+@pytest.mark.parametrize("why", [UowError("denied"), InternalError("KeyError")])
+def test_a_copy_of_a_command_that_was_refused_does_nothing_also_after_a_restart(why: UowError) -> None:
+    """Its sender was told that nothing is changed; without keys whoever may write it again may send another one as well."""
+    for settings, signer in ((policy(), OPERATOR), (policy_of(), None)):
+        life = Life(settings)
+        life.hold()
+        headers = release() if signer is None else signed(signer, release())
+        answer, verified = life.refuse(headers, why)
+        assert (answer.done, "so nothing is changed" in answer.text) == (False, True)
+        assert verified == (None if signer is None else b"true")
+        life.task.partition.groups.clear()
+        for _ in range(2):
+            life.hold(at=T0 + 1)
+            copied = life.tell(headers, at=T0 + WINDOW)[0]
+            assert copied.done is (signer is None)
+            if signer is None:
+                break
+            assert copied.text == "a repeated command does nothing more"
+            life.restart()
+        else:
+            life.hold(at=T0 + 1)
+            assert life.tell(signed(OPERATOR, release(command_id="another")))[0].done
+
+
+def test_a_refusal_of_what_no_key_proves_takes_no_id_and_where_reading_fails_nothing_is_proved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    life = Life()
+    life.hold()
+    for headers, proved in ((signed(STRANGER, release()), b"false"), (signed(FORWARDER, release()), b"true")):
+        assert life.refuse(headers)[1] == proved
+    assert life.refuse(signed(OPERATOR, release(dry_run=True)))[1] == b"true"
+    assert not life.task.partition.commands.at_by_id
+
+    def fail(*_: object) -> None:
+        raise KeyError
+
+    with monkeypatch.context() as failing:
+        failing.setattr(CommandReader, "read", fail)
+        assert life.refuse(signed(OPERATOR, release()))[1] == b"false"
+    assert life.tell(signed(OPERATOR, release()))[0].done
 
 
 @pytest.mark.parametrize(("kind", "at"), [(1, T0 - 1), (1, 0), (1, -1), (0, -1), (2, -1)])
@@ -407,6 +461,7 @@ def test_the_journal_of_an_audit_finds_each_command_that_did_something(
     life = Life()
     life.hold()
     life.tell(release())
+    life.refuse(signed(OPERATOR, release(command_id="refused")))
     life.tell(signed(STRANGER, release()))
     assert life.tell(signed(OPERATOR, command_headers(Command(b"c", Verb.RELEASE, b"a", why))))[0].done
     outputs = [each for plan in life.plans for each in plan.outputs if each.topic == TOPICS.outcomes]
@@ -420,7 +475,7 @@ def test_the_journal_of_an_audit_finds_each_command_that_did_something(
     )
     reader = CommandReader("D", life.context.policy)
     found = journal.Journal(Cluster(""), TOPICS, 0, 0, 10, reader)
-    assert [order.record.offset() for order in found.orders() if isinstance(order, Order)] == [2]
+    assert [order.record.offset() for order in found.orders() if isinstance(order, Order)] == [3]
     assert found.changed_by_lost_commands() == set()
 
 
