@@ -214,13 +214,13 @@ class CommandRights:
         if not known:
             return Judgement(Refused.UNKNOWN_KEY, f"no key {name!r} counted when it was appended")
         signed, signature = signed_bytes(self.destination, key, value, headers), _decoded(said[SIGNATURE]) or b""
-        signer = next((each for each in known if _is_signed(each.public, signature, signed)), None)
-        if signer is None:
+        signers = [each for each in known if _is_signed(each.public, signature, signed)]
+        if not signers:
             return Judgement(Refused.SIGNATURE, f"the signature is not that of key {name!r} on this record")
         if not self._is_in_time(said.get(SIGNED_AT, b""), at):
             text = f"it was appended more than {self.window_ms} ms before or after it was signed"
             return Judgement(Refused.TIME, text)
-        if not signer.may(verb):
+        if not any(each.may(verb) for each in signers):
             return Judgement(Refused.VERB, f"key {name!r} has no right to {verb}", True)
         is_new = int(said[SIGNED_AT]) >= self.since_ms + self.window_ms
         return Judgement(None, "", True, 0 if is_new else self.since_ms)

@@ -57,16 +57,19 @@ def _check(
             if verb in needed and at == now_ms:
                 raise ConfigError("application.command_key", "" if signer is None else signer.name, why)
             log.warning("rules: %s", why)
-        elif (until := _until(policy, signer, verb)) < NEVER_ENDS:
+        elif (until := _until(policy, signer, verb, at)) < NEVER_ENDS:
             log.warning("rules: %s refuses the command %s of this router from %s on", destination, verb, _moment(until))
 
 
-def _until(policy: DestinationPolicy, signer: CommandSigner | None, verb: Verb) -> int:
-    """The end of the right to a command, epoch ms."""
+def _until(policy: DestinationPolicy, signer: CommandSigner | None, verb: Verb, at: int) -> int:
+    """The end of the right to a command that there is at a moment, epoch ms."""
     if signer is None or verb in policy.unsigned_commands:
         return NEVER_ENDS
     own = [each for each in policy.command_keys if (each.name, each.public) == (signer.name, signer.public)]
-    return max(each.until_ms for each in own if each.may(verb))
+    until = at
+    for since_ms, until_ms in sorted((each.since_ms, each.until_ms) for each in own if each.may(verb)):
+        until = max(until, until_ms) if since_ms <= until else until
+    return until
 
 
 def _moment(at_ms: int) -> str:

@@ -239,6 +239,18 @@ def test_each_command_is_obeyed_or_refused_by_what_its_key_may(
     assert len(life.task.partition.commands.at_by_id) == (refused == ""), "nobody takes an id that is not his"
 
 
+def test_of_several_entries_of_one_key_that_count_at_once_each_one_s_verbs_may_be_signed() -> None:
+    """As where somebody adds an entry, and gives the old one no end."""
+    stranger = CommandKey("operators", FORWARDER.public, frozenset({"expire"}))
+    entries = [CommandKey("operators", OPERATOR.public, frozenset({verb})) for verb in ("release", "cancel")]
+    for keys in ([stranger, *entries], [*reversed(entries), stranger]):
+        rights = CommandRights("D", keys)
+        for verb, refused in ((Verb.RELEASE, None), (Verb.CANCEL, None), (Verb.EXPIRE, "verb")):
+            headers = signed(OPERATOR, release(verb=verb))
+            found = rights.judge(verb, b"a", None, headers, T0)
+            assert (found.refused, found.is_verified) == (refused, True)
+
+
 def test_a_refusal_is_logged_once_for_each_kind(caplog: pytest.LogCaptureFixture) -> None:
     life = Life()
     for number in range(3):

@@ -98,3 +98,16 @@ def test_the_end_of_the_key_is_told(caplog: pytest.LogCaptureFixture) -> None:
         f"rules: D refuses the command {verb} of this router from 2001-09-10T01:46:40Z on"
         for verb in ("fail", "rule-change")
     ]
+
+
+@pytest.mark.parametrize(("gap_ms", "is_told"), [(-1, False), (0, False), (1, True)])
+def test_a_gap_between_two_entries_of_the_key_is_told(
+    gap_ms: int, caplog: pytest.LogCaptureFixture, *, is_told: bool
+) -> None:
+    end = NOW + 86_400_000
+    first, next_ = replace(KEY, until_ms=end), replace(KEY, since_ms=end + gap_ms)
+    for keys in ((first, next_), (next_, first)):
+        caplog.clear()
+        checked(FIRST, *keys)
+        assert len(caplog.records) == (2 if is_told else 0)
+        assert all("from 2001-09-10T01:46:40Z on" in record.message for record in caplog.records)
