@@ -246,6 +246,11 @@ def test_the_example_of_the_reference_gives_nobody_a_right() -> None:
         bytes(range(32)).hex(),
         f'name = "ops"\nprivate = "{b64encode(bytes(range(32))).decode()}"\n',
         f'private = "{b64encode(bytes(range(32))).decode()}"',
+        b64encode(bytes.fromhex("302e020100300506032b657004220420") + bytes(range(32))).decode(),  # PKCS8
+        "-----BEGIN PRIVATE KEY-----MC4CAQAwBQYDK2Vw.BCIEI" + b64encode(bytes(range(32))).decode()[:20],
+        f"base64:{b64encode(bytes(range(32))).decode().rstrip('=')}",
+        bytes(range(32)).hex(":"),
+        bytes(range(32)).hex(" "),
     ],
 )
 def test_a_key_in_place_of_its_file_is_not_printed(value: str) -> None:
@@ -254,11 +259,17 @@ def test_a_key_in_place_of_its_file_is_not_printed(value: str) -> None:
         settings.command_signer()
     shown = str(settings.effective["application.command_key"].shown)
     printed = "".join(traceback.format_exception(caught.value)) + shown + str(caught.value)
-    for secret in (value, str(Path(value)), b64encode(bytes(range(32))).decode()[:20], bytes(range(9)).hex()):
+    for secret in (
+        value,
+        str(Path(value)),
+        b64encode(bytes(range(32))).decode()[:20],
+        bytes(range(9)).hex(),
+        bytes(range(9)).hex(":"),
+    ):
         assert secret not in printed
-    assert load(None, {"UOW_APPLICATION__COMMAND_KEY": "keys/ops.key"}).effective["application.command_key"].shown == (
-        "keys/ops.key"
-    )
+    for path in ("keys/ops.key", "/var/run/secrets/uow/command-key", f"/{'long/' * 20}operators.key"):
+        settings = load(None, {"UOW_APPLICATION__COMMAND_KEY": path})
+        assert settings.effective["application.command_key"].shown == path
 
 
 def test_a_file_that_another_user_may_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
