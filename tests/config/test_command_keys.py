@@ -92,6 +92,13 @@ def test_a_window_fits_twice_into_the_time_for_which_ids_are_remembered() -> Non
     assert not policy(settings="closed_retention_ms = 599_999").command_keys
 
 
+def test_with_keys_enough_ids_are_remembered_of_each() -> None:
+    assert policy(KEY, settings="closed_max_groups = 1000").command_keys
+    with pytest.raises(ConfigError, match="must be at least 1000: so many ids are remembered of each key"):
+        policy(KEY, settings="closed_max_groups = 999")
+    assert policy(settings="closed_max_groups = 1").closed_max_groups == 1
+
+
 def test_keys_are_settings_that_all_workers_share_and_none_leave_the_record_as_it_was() -> None:
     assert row_of(DestinationPolicy()).settings == ()
     (found,) = differences(row_of(policy(KEY)), row_of(policy(KEY | {"verbs": '["cancel"]'})))

@@ -66,6 +66,8 @@ DEFAULT_FILE = Path("uow.toml")
 DEFAULT_ORIGIN = "default"
 PREFIX = "UOW_"
 DELIMITER = "__"
+LEAST_COMMANDS = 1000
+"""Least `closed_max_groups` of a destination with `command_keys`."""
 NOT_SHOWN = "..."
 """Printed in a complaint instead of a value that is in the wrong place, since it may be a secret that belongs elsewhere."""
 NAMED = ("destinations", "routers", "templates")
@@ -467,13 +469,17 @@ class _Reading:
                 self.complain(late.name, late.value, f"units cannot be corrected with {text}", late.origin)
 
     def _check_window(self, given: Mapping[str, Effective]) -> None:
-        """Copies of a signed command come within twice its window, and its id must be known so long."""
+        """Copies of a signed command come within twice its window, and its id must be known so long, whatever its key signs meanwhile."""
         window, most = given["command_window_ms"], given["closed_retention_ms"].value // 2
         if given["command_keys"].value and window.value > most:
             rule = (
                 f"must be at most half of closed_retention_ms, {most}: so long the id of a signed command is remembered"
             )
             self.complain(window.name, window.value, rule, window.origin)
+        count = given["closed_max_groups"]
+        if given["command_keys"].value and count.value < LEAST_COMMANDS:
+            rule = f"must be at least {LEAST_COMMANDS}: so many ids are remembered of each key, and a copy of an older command would be obeyed"
+            self.complain(count.name, count.value, rule, count.origin)
 
     def _check_families(self, families: Effective) -> None:
         """The same header cannot count from 0 and from 1 (W-17)."""

@@ -131,6 +131,7 @@ appended from the first on and before the second. The earliest `from` of all key
 `uow audit` and `uow rebuild` judge old commands by the file as it is now. So a key stays in it when it is replaced, with an `until`; to change its verbs give it an `until` and
 add an entry with a later `from`, which may have the same name and the same public key (while several entries of a key count, it may sign the verbs of each). Both moments are later than the restart of the workers. `unsigned_commands` and
 `command_window_ms` have no such times: with a shorter list or window commands that were obeyed count as refused in an audit of that time.
+`closed_max_groups` is at least 1000 with keys, since so many ids of each key are remembered: a copy of an older command would be obeyed.
 Like all settings of a destination these are the same for all of its workers, which are stopped to change them.
 
 """
