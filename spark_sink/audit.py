@@ -327,9 +327,8 @@ class _Run:
         stored = self._stored()
         own = self._rows(stored)
         is_nested = "components" in own[Table.UNITS].columns
-        asides, claims, claim_count = (
-            ({}, (), 0) if self.state is None and stored[Table.REJECTED].is_empty else self._asides()
-        )
+        has_none = self.state is None and stored[Table.REJECTED].is_empty
+        asides, refuted, unproved = ({}, (), 0) if has_none else self._asides()
         wanted = Expectations(
             audit.cluster, self.names, audit.policy, span, self.begin, self.leave, cut, audit.rules, is_nested, asides
         )
@@ -363,8 +362,12 @@ class _Run:
                 for offset, why in sorted(found.items())
                 if report.since is None or offset >= report.since[partition]
             }
-            counts = Counter(report.totals) + Counter({DifferenceKind.CLAIMED: claim_count})
-            report = replace(report, set_aside=places, totals=dict(counts), examples=(*claims, *report.examples))
+            counts = Counter(report.totals) + Counter({DifferenceKind.CLAIMED: len(refuted)})
+            examples = (*refuted[:EXAMPLES], *report.examples)
+            report = replace(report, set_aside=places, totals=dict(counts), examples=examples)
+            if unproved:
+                note = f"{unproved} records count as set aside, as {self.names.rejected} says: no ledger is left, or none is kept, that could refute it"
+                report = replace(report, note="; ".join(filter(None, (report.note, note))))
             return report, self._ending(keys, balanced, report, stored, is_accepted, routed)
         finally:
             keys.unpersist()
@@ -400,7 +403,7 @@ class _Run:
         ), mark
 
     def _asides(self) -> tuple[dict[int, dict[int, UowError]], Sequence[Difference], int]:
-        """Why records of the range were set aside, by partition and offset, as `D.rejected` says and the ledger does not refute; examples of what the ledger does not prove, and how many there are."""
+        """Why records of the range were set aside, by partition and offset, as `D.rejected` says and the ledger does not refute; what it refutes; and how many it neither refutes nor proves."""
         found: dict[int, dict[int, UowError]] = {}
         rows = self.audit.tables.read(self.spark, Table.REJECTED).where(
             (sql.col("topic") == self.names.rejected)
@@ -414,27 +417,25 @@ class _Run:
                 error = InternalError if name == InternalError.__name__ else UowError
                 why = error(case=case or "", id=None if group_id is None else group_id.encode())
                 found.setdefault(partition, {})[offset] = why
-        claims, count = list[Difference](), 0
+        refuted, unproved = list[Difference](), 0
         holds = self.audit.policy.handling_policy is not HandlingPolicy.PASS_THROUGH
         for partition, whys in found.items():
             ledger = set_asides.read_ledger(self.audit.cluster, self.names.closed_changelog, partition)
             for offset, claim in set_asides.judged(tuple(whys), ledger, holds=holds).items():
-                if claim is set_asides.Claim.PROVED:
+                unproved += claim in (set_asides.Claim.OPEN, set_asides.Claim.UNTOLD)
+                if claim is not set_asides.Claim.REFUTED:
                     continue
-                why = whys.pop(offset) if claim is set_asides.Claim.REFUTED else whys[offset]
-                count += 1
-                if len(claims) >= EXAMPLES:
-                    continue
-                claims.append(
+                why = whys.pop(offset)
+                refuted.append(
                     Difference(
                         DifferenceKind.CLAIMED,
                         self.names.rejected,
                         None if why.id is None else why.id.decode(errors="replace"),
                         f"{self.names.components}/{partition}/{offset}",
-                        f"set aside, as a record there claims ({type(why).__name__}, {why.case}); not verified: {claim.value}",
+                        f"set aside, as a record there claims ({type(why).__name__}, {why.case}); not so: {claim.value}",
                     )
                 )
-        return found, claims, count
+        return found, refuted, unproved
 
     def _stored(self) -> Stored:
         done = {} if self.state is None else self.state.done

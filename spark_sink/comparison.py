@@ -29,7 +29,7 @@ class DifferenceKind(StrEnum):
     CLOSING = "unlawful closing"
     UNREADABLE = "unreadable"
     REFUSED = "refused"
-    CLAIMED = "unproved claim"
+    CLAIMED = "refuted claim"
 
 
 SETTLED: Final = """

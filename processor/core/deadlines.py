@@ -49,6 +49,20 @@ class Deadlines:
         self._faulty.at = None
         return None
 
+    def first(self) -> Group | None:
+        """The group with the earliest deadline, for whoever only looks, also from another thread: nothing is put right by it."""
+        line = [*self._line]
+        while line:
+            due, group_id, generation, serial, group = heappop(line)
+            if not group.is_open or self._faulty.has(group):
+                continue
+            at = group.due_at(self._policy)
+            if at <= due:
+                return group
+            if at < NEVER:
+                heappush(line, (at, group_id, generation, serial, group))
+        return None
+
     def drop_first(self) -> None:
         """Takes the entry of the group that `first_due` returned out of the line."""
         *_, group = heappop(self._line)

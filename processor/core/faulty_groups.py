@@ -39,10 +39,17 @@ _CLOSED = (Treatment.CLOSED, Treatment.CLOSED_WITHOUT_RULE)
 
 @dataclass(slots=True)
 class GroupFault:
-    """The failure of the code at one group, and what follows."""
+    """The failure of the code at one group, and what follows.
+
+    Attributes:
+        error: The failure.
+        treatment: How the group is treated.
+        went_on_at: When its partition wrote a plan for the first time since then (monotonic ms); None: it has not.
+    """
 
     error: InternalError
     treatment: Treatment = Treatment.AS_BEFORE
+    went_on_at: int | None = None
 
 
 class FaultyGroups(dict[GroupKey, GroupFault]):
@@ -51,20 +58,22 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
     Attributes:
         at: The group that is worked on without a record of its own; None: there is none. Where something raises, it is at fault.
         makes_unit: True if that work is its unit.
-        closing: Those that the plan closes that is made, or was made last, until it is written.
+        closing: Those that the plan closes as failed that is made, or was made last, until it is written.
+        closed: Those that it closes at all.
     """
 
-    __slots__ = ("at", "closing", "makes_unit")
+    __slots__ = ("at", "closed", "closing", "makes_unit")
 
     def __init__(self) -> None:
         super().__init__()
         self.at: Group | None = None
         self.makes_unit = False
         self.closing: list[GroupKey] = []
+        self.closed: list[GroupKey] = []
 
     def begin(self) -> Self:
-        """The partition is to be restored: nothing is worked on."""
-        self.at, self.makes_unit, self.closing = None, False, []
+        """The partition is to be restored, or its plan was written: nothing is worked on."""
+        self.at, self.makes_unit, self.closing, self.closed = None, False, [], []
         return self
 
     def meet(self, group: Group) -> Group:
@@ -91,11 +100,6 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         fault = self.get((group.id, group.generation))
         is_closed = fault is not None and fault.treatment in (*_CLOSED, Treatment.FAILS_AS_UNIT)
         return fault.error if fault is not None and is_closed else None
-
-    @property
-    def to_be_closed(self) -> list[tuple[GroupKey, InternalError]]:
-        """The groups that are to be closed as failed, at once."""
-        return [(key, fault.error) for key, fault in self.items() if fault.treatment in _CLOSED]
 
     @property
     def alone(self) -> int:

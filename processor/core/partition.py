@@ -788,12 +788,10 @@ class Partition(PartitionState):
 
     def close_faulty(self) -> bool:
         """Closes as failed the groups at which the code failed, without a look at what had failed. True if the plan in the making closes any; it may be asked for several times."""
-        for (group_id, generation), failure in self.faulty.to_be_closed:
-            group = next((each for each in self.generations(group_id) if each.generation == generation), None)
-            if group is None:  # it had opened and was to close between two plans
-                continue
+        for group in self.to_be_closed():
+            failure = self.faulty.failure_of(group)
             self.faulty.at = group
-            self.faulty.closing.append((group_id, generation))
+            self.faulty.closing.append((group.id, group.generation))
             closed = Closed(
                 *(group.id, group.generation, UnitOutcome.FAILED, Reason.LIMIT),
                 *(group.highest, self.position, self.clock),
@@ -805,6 +803,11 @@ class Partition(PartitionState):
         if self.faulty.closing:  # a plan of its own: whatever fails next undoes nothing of it
             self.is_cut, self.left_bytes = True, -1
         return bool(self.faulty.closing)
+
+    def to_be_closed(self) -> list[Group]:
+        """The groups that are to be closed as failed, at once. One that opens and closes between two plans is not here."""
+        keys = [key for key in self.faulty if self.faulty.is_closed_at_once(key)]
+        return [each for key in keys for each in self.generations(key[0]) if each.generation == key[1]]
 
     def advance_rules(self, now: int) -> bool:
         """Closes the groups by rule that are due by `now`: whatever arrived before it is here. Returns False where the plan is full before that."""

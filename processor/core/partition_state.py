@@ -681,8 +681,7 @@ class PartitionState:
     def first_deadline(self) -> int | None:
         """When the first open group will be given up, or delivered by the clock, epoch ms; None: nothing is open, or it has no deadline."""
         lines = (self.unit_deadlines, self.rule_deadlines)
-        found = [group.deadline(self.policy) for line in lines if (group := line.first_due(NEVER - 1)) is not None]
-        self.faulty.at = None
+        found = [group.deadline(self.policy) for line in lines if (group := line.first()) is not None]
         return min((each for each in found if each is not None), default=None)
 
     def schedule(self, group: Group) -> None:

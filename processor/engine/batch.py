@@ -12,7 +12,6 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.core.gathered import NEVER
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 from uow.processor.engine.rule_figures import OpenFigures
@@ -77,7 +76,6 @@ class Task(Protocol):
     def counts(self) -> Any: ...
     @property
     def groups_alone(self) -> int: ...
-    def has_closed(self, key: GroupKey, /) -> bool: ...
     @property
     def groups(self) -> Mapping[bytes, Any]: ...
     @property

@@ -289,7 +289,7 @@ class Driver(PollLoop):
             tasks[batch.tp].note_refused([each.offset for each in answered if isinstance(each, AskedInVain)])
             return
         self._partitions.on_progress(batch.tp)
-        self._ports.faults.written(batch.tp, tasks[batch.tp].has_closed)
+        self._ports.faults.written(batch.tp, self._clock.monotonic_ms())
         if plan.is_cut:
             self._has_more = True
             if batch.work is Work.RECORDS:
@@ -389,13 +389,19 @@ class Driver(PollLoop):
             owned.block_at(tp, told, self._turn_batches.append_time(tp))
 
     def _refuse_command(self, tp: Tp, tried: _Tried, refused: Refused) -> None:
-        """A command stands alone, and a broker does not take what it asks for: it is answered at the next try. If not even the answer is taken its partition blocks."""
-        if tried.aside is None:
+        """A command stands alone, and a broker does not take what it asks for: it is answered at the next try. If not even the answer is taken, or beyond so many a minute, its partition blocks."""
+        commands = self._inputs.commands_tp(tp)
+        place = RecordPlace(*commands, tried.command)
+        if tried.aside is not None:
+            del self._asides[tp]
+            cause = f"the answer to the command at {place} is refused: {refused}"
+        elif why := self._set_aside.take_refused(commands, tried.command, self._clock.monotonic_ms()):
+            cause = f"a broker refuses what the command at {place} asks for: {refused}: {why}"
+        else:
             self._refuse_next(tp, Aside(tried.command, UowError(str(refused)), is_of_command=True))
             return
-        del self._asides[tp]
-        place = RecordPlace(*self._inputs.commands_tp(tp), tried.command)
-        self._partitions.block(tp, Blocked(f"the answer to the command at {place} is refused: {refused}"))
+        self._partitions.block(tp, Blocked(cause))
+        self._partitions.portions.single_command(tp, tried.command)  # it stands alone at the next try as well
 
     def _start_over(self, doubt: Doubt) -> None:
         """Back to the last committed state and position of everything owned (ER-05)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey, Treatment
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
@@ -23,6 +23,8 @@ log = logging.getLogger("uow.group_faults")
 
 TRY_AGAIN_MS = (60_000, 300_000)
 """Wait before a group that could not be closed is tried again, by the number of tries that failed: each costs a restore of its partition."""
+SAME_FAILURE_MS = 30_000
+"""Once its partition has gone on for longer than this, a failure at a group is a new one: what failed had passed."""
 
 _PASSING = (MemoryError, OSError)
 """Failures of the machine, for which no group is closed."""
@@ -69,7 +71,9 @@ class GroupFaults:
             return cause
         key = group.id, group.generation
         fault = groups.get(key)
-        if fault is None:  # short of memory, for one, it need not fail again
+        if fault is not None and fault.treatment is Treatment.AS_BEFORE and fault.went_on_at is not None:
+            fault = fault if now_ms - fault.went_on_at <= SAME_FAILURE_MS else None
+        if fault is None:  # it need not fail again
             groups[key] = GroupFault(InternalError.of(error))
             log.warning(
                 "%s/%d: the code failed at %s, which is tried once more: %s", *tp, named(key), type(error).__name__
@@ -124,13 +128,15 @@ class GroupFaults:
             if at <= now_ms and fault is not None and fault.treatment is Treatment.ALONE:
                 fault.treatment = Treatment.CLOSED
 
-    def written(self, tp: Tp, has_closed: Callable[[GroupKey], bool]) -> None:
-        """A plan of the partition was written: those that have closed are done with."""
+    def written(self, tp: Tp, now_ms: int) -> None:
+        """A plan of the partition was written: those that it closed are done with."""
         groups = self._groups[tp]
-        groups.closing = []
-        for key in [key for key in groups if has_closed(key)]:
-            del groups[key]
+        for key in groups.closed:
+            groups.pop(key, None)
             self._tries.pop((tp, key), None)
+        groups.begin()
+        for fault in groups.values():
+            fault.went_on_at = now_ms if fault.went_on_at is None else fault.went_on_at
 
     def forget(self, tp: Tp) -> None:
         """It was taken away."""

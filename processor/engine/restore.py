@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import ClosedMemory, memory_of
 from uow.processor.core.columns import reader_of
+from uow.processor.core.group import Group
 from uow.processor.core.partition_state import COMPONENT_BYTES, GROUP_BYTES
 from uow.processor.core.strays import Stray
 from uow.processor.engine.context import TaskContext
@@ -35,7 +36,7 @@ from uow.processor.engine.settings_record import mark_in
 from uow.processor.engine.target_topics import WAITING_KEY
 from uow.processor.engine.task import CREDIT_KEY, LIVE_KEY, PartitionTask
 from uow.schemas.error_classes import DecodeError, StateCorruptedError
-from uow.schemas.records import SETTINGS_KEY, DecidedCommand, LedgerRecord
+from uow.schemas.records import SETTINGS_KEY, DecidedCommand, GroupRow, LedgerRecord
 from uow.topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
 
 _REMEDY_OFFSETS = (
@@ -120,7 +121,7 @@ def restore(
         inputs = [*tps, *commands.values()]
         committed = reader.committed(inputs)
         try:
-            return _restore(reader, contexts, commands, committed, room or RestoreRoom())
+            return _restore(reader, contexts, commands, committed, room or RestoreRoom(), is_reader=wanted is None)
         except StateCorruptedError:
             if reader.committed(inputs) == committed:
                 raise  # else the owner has committed meanwhile: whoever looks, or was thrown out of the group, reads once more
@@ -147,6 +148,8 @@ def _restore(
     commands: Mapping[Tp, Tp],
     committed: Mapping[Tp, Committed],
     room: RestoreRoom,
+    *,
+    is_reader: bool,
 ) -> dict[Tp, PartitionTask]:
     tps = list(commands)
     changelogs = {Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps}
@@ -167,7 +170,10 @@ def _restore(
     for tp in tps:
         task = tasks[tp] = PartitionTask(tp, contexts[tp.topic])
         order = commands[tp]
-        _fill(task, found[tp], committed[tp], bounds[tp], _command_position(committed[order], bounds[order]))
+        group_rows = _fill(
+            task, found[tp], committed[tp], bounds[tp], _command_position(committed[order], bounds[order])
+        )
+        _fill_groups(task, group_rows, _UNREADABLE if is_reader else (DecodeError,))
     _replay(reader, tasks, found, bounds)
     for task in tasks.values():
         task.restored()
@@ -301,7 +307,8 @@ def _command_position(committed: Committed, bounds: tuple[int, int]) -> int:
 
 def _fill(
     task: PartitionTask, found: _Found, committed: Committed, bounds: tuple[int, int], command_position: int
-) -> None:
+) -> list[_Row]:
+    """Takes everything but the groups' own rows, which it returns."""
     start, end = bounds
     agreed = found.rows.pop(SETTINGS_KEY, None)
     strays = _strays(task.tp, found.rows)  # before rows are counted: nobody counted them
@@ -339,20 +346,27 @@ def _fill(
         task.waiting_records.restore({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == WAITING_KEY})
         task.restore_kept({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == KEPT_KEY})
         task.restore_live({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == LIVE_KEY})
-        group_rows = [
-            (key, group, read_group_row(row)) for key, group, row in take_rows(found.rows, task.restore_group)
-        ]
-    with _decoding(task.tp, (DecodeError,)):  # any other failure is a defect that one group meets
-        for row in group_rows:
+        return [(key, group, read_group_row(row)) for key, group, row in take_rows(found.rows, task.restore_group)]
+
+
+def _fill_groups(task: PartitionTask, rows: Sequence[_Row], errors: tuple[type[Exception], ...]) -> None:
+    """Takes the groups' own rows. Where a worker restores, an error that is not among these is a defect that one group meets; whoever looks closes none."""
+    with _decoding(task.tp, errors):
+        for row in rows:
             task.restore_group_row(*row)
         if (
-            context.policy.idle_expiration_ms != NEVER_MS
+            task.context.policy.idle_expiration_ms != NEVER_MS
         ):  # the only thing that asks for each component's own append time
             task.read_last_at()
 
 
+_Row = tuple[bytes, Group | None, GroupRow]
+"""Key, group and content of a group's own row."""
+_UNREADABLE = (DecodeError, LookupError)
+
+
 @contextmanager
-def _decoding(tp: Tp, errors: tuple[type[Exception], ...] = (DecodeError, LookupError)) -> Iterator[None]:
+def _decoding(tp: Tp, errors: tuple[type[Exception], ...] = _UNREADABLE) -> Iterator[None]:
     try:
         yield
     except errors as error:

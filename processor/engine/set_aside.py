@@ -68,9 +68,7 @@ class SetAsideLimit:
 
         Returns why its partition must block; empty if it is set aside.
         """
-        moments = self._moments.setdefault(tp, {})
-        while moments and moments[first := next(iter(moments))] <= now_ms - _MINUTE_MS:
-            del moments[first]
+        moments = self._last_minute(tp, now_ms)
         if one in moments:  # it comes again, since what it was planned in was not written
             return ""
         is_full = len(moments) >= self.per_minute
@@ -82,6 +80,20 @@ class SetAsideLimit:
             )
         moments[one] = now_ms
         return ""
+
+    def take_refused(self, tp: Tp, offset: int, now_ms: int) -> str:
+        """The same for a command of which a broker refuses what it asks for: each costs a producer, and a restore of every partition. One may be, in any case: no code is at fault."""
+        moments = self._last_minute(tp, now_ms)
+        if offset not in moments and len(moments) >= max(1, self.per_minute):
+            return f"set_aside_per_minute = {self.per_minute} commands were refused within a minute"
+        moments.setdefault(offset, now_ms)
+        return ""
+
+    def _last_minute(self, tp: Tp, now_ms: int) -> dict[int | GroupKey, int]:
+        moments = self._moments.setdefault(tp, {})
+        while moments and moments[first := next(iter(moments))] <= now_ms - _MINUTE_MS:
+            del moments[first]
+        return moments
 
     def forget(self, tp: Tp) -> None:
         """It was taken away."""

@@ -169,10 +169,16 @@ class WaitingRecords:
         self.memory_bytes += sign * (RECORD_BYTES + len(output.value or b""))
         self._notices += sign * isinstance(output, CancelNotice)
 
-    def exchange(self, plan: Plan, targets: TargetTopics, counts: Counts) -> int:
+    def exchange(self, plan: Plan, targets: TargetTopics, counts: Counts, *, keeps: bool = False) -> int:
         """Takes the records of a plan out that must wait, and puts those in before the others that need not wait any longer.
 
         One that its topic refuses for what it is stays until the next start, a notice for `SILENCE_MS`, and others pass it. Cancel notices that are too many are dropped, and counted.
+
+        Args:
+            plan: The plan.
+            targets: Which topics are away.
+            counts: Of the partition.
+            keeps: True if none leaves with this plan.
 
         Returns:
             By how many rows the changelog grows.
@@ -180,7 +186,7 @@ class WaitingRecords:
         away = targets.away
         if not self._records and not away:
             return 0
-        leaving = [*self._leaving(targets)]
+        leaving = [] if keeps else [*self._leaving(targets)]
         for key, output in leaving:
             del self._records[key]
             self._account(output, -1)

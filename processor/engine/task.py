@@ -24,7 +24,6 @@ from uow.processor.core.changes import (
     Warned,
 )
 from uow.processor.core.columns import looked_at
-from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
@@ -146,6 +145,7 @@ class PartitionTask:
         self._has_warned = self._has_let_go = False
         self._unrecorded = context.recorded_settings
         self._leave_at = 0
+        self._is_of_command = False
         self._credit_rows: set[bytes] = set()
         self._live_rows: set[bytes] = set()
         self.waiting_records = WaitingRecords()
@@ -200,12 +200,6 @@ class PartitionTask:
     def groups_alone(self) -> int:
         """Groups at which the code fails and that cannot even be closed."""
         return self.partition.faulty.alone
-
-    def has_closed(self, key: GroupKey) -> bool:
-        """True if a group of this id and generation has closed. One that is not here may come: it opens and closes within one poll."""
-        closed = self.partition.closed.get(key[0])
-        is_open = any(group.generation == key[1] for group in self.partition.generations(key[0]))
-        return not is_open and closed is not None and closed.generation >= key[1]
 
     @property
     def counts(self) -> Counts:
@@ -327,7 +321,7 @@ class PartitionTask:
         partition = self.partition
         if self._unrecorded is not None or self._may_leave() or partition.happened.let_go:
             return 0
-        if partition.faulty and partition.faulty.to_be_closed:
+        if partition.faulty and partition.to_be_closed():
             return 0
         due = min(
             partition.due,
@@ -378,6 +372,7 @@ class PartitionTask:
             A plan. It may be cut before the last record: positions say how far it goes, and the rest is to be given once more.
         """
         self.take(records, commands)
+        self._is_of_command = not records and len(commands) == 1
         return self._plan()
 
     def take(self, records: Sequence[RawRecord], commands: Sequence[RawRecord]) -> None:
@@ -403,6 +398,7 @@ class PartitionTask:
     def refuse_command(self, record: RawRecord, why: UowError) -> Plan:
         """The plan of a command at which the code failed, or whose outputs a broker refuses: it is answered, and does nothing."""
         self.partition.refuse_command(record, why)
+        self._is_of_command = True
         return self._plan()
 
     def has_answered(self, asked: Asked | AskedInVain) -> bool:
@@ -508,6 +504,8 @@ class PartitionTask:
         )
         written = WrittenOutputs(plan.outputs, plan.log_lines, external=plan.external, bare=plan.bare)
         closed = happened.closed
+        if partition.faulty:
+            partition.faulty.closed = [(one.id, one.generation) for _, one in closed]
         for outward in happened.effects:
             error = self._written(outward, written)
             if error is not None:
@@ -553,9 +551,10 @@ class PartitionTask:
         self._write_credits(happened.credits, plan.changelog)
         self._write_live(happened.live, plan.changelog)
         plan.changelog[:0] = [(stray.row_key, None) for stray in happened.recycled]  # `rows` never counted them
-        if self._leave_due() <= partition.clock:
-            plan.outputs += self._leave()
-        self.rows += self.waiting_records.exchange(plan, context.targets, partition.counts)
+        # a plan of one command alone has nothing else: the command would be blamed where a broker refuses that
+        keeps, self._is_of_command = self._is_of_command, False
+        plan.outputs += [] if keeps else self._leave()
+        self.rows += self.waiting_records.exchange(plan, context.targets, partition.counts, keeps=keeps)
         floor = self.replayable.floor(partition.position)
         plan.metadata = offset_metadata(floor, self.rows, partition.clock, context)
         if self._unrecorded is not None:
@@ -573,14 +572,15 @@ class PartitionTask:
     def _close_ruled(
         self, effects: Iterable[Outward], closed: Iterable[tuple[Group | None, Closed]], written: WrittenOutputs
     ) -> None:
-        """Adds the groups by rule that closed to the figures, as long as they have their components, and the cancel notices of calls. Not those at which the code failed, maybe here."""
+        """Adds the groups by rule that closed to the figures, as long as they have their components, and the cancel notices of calls. Not those that are closed for a failure of the code, which may have been here."""
         if isinstance(self.context.rules, NoRules):
             return
         decided = {
             group: effect.decided_at for effect, _, group in effects if isinstance(effect, Delivered | Undelivered)
         }
         for group, one in closed:
-            if group is not None and group.ruled is not None and self.partition.faulty.failure_of(group) is None:
+            key = one.id, one.generation
+            if group is not None and group.ruled is not None and not self.partition.faulty.is_closed_at_once(key):
                 self.partition.faulty.at = group
                 self.context.figures.add(group, one, decided.get(group, 0) or one.at)
                 self.writer.notify(group, one, written)
@@ -639,9 +639,10 @@ class PartitionTask:
         return max(self._leave_at, due if ignored is None else min(due, ignored))
 
     def _leave(self) -> list[Output]:
-        """Tombstones for the placements of ids that are neither open nor remembered (W-106), and for claims that nobody heeds."""
+        """Tombstones for the placements of ids that are neither open nor remembered (W-106), and for claims that nobody heeds, if it is time."""
         partition, paths = self.partition, self.context.paths
-        assert paths is not None
+        if paths is None or self._leave_due() > partition.clock:
+            return []
         clock, kept_ms = partition.clock, partition.policy.closed_retention_ms
         lines = {line_of(order_key) for order_key in partition.lines}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from itertools import cycle
 from typing import Any, Final, NamedTuple, Protocol
 
 import confluent_kafka as ck
@@ -77,7 +78,10 @@ class KafkaAskedLog:
     ) -> None:
         self._make_consumer, self._monotonic = make_consumer, monotonic
         self._destinations = {topic: (destination, reader) for destination, (topic, reader) in commands.items()}
-        self._counts = dict.fromkeys(self._destinations, 0)
+        self._counts: dict[str, set[int]] = {topic: set() for topic in self._destinations}
+        self._next_counted = cycle(self._counts)
+        self._leaderless: set[tuple[str, int]] = set()
+        self._has_counted = self._lacks_some = False
         self._consumer: Any = None
         self._found: dict[RecordPlace, list[AskedOf]] = {}
         self._again_at = self._count_at = 0.0
@@ -110,35 +114,51 @@ class KafkaAskedLog:
                 return
 
     def _count(self) -> bool:
-        """Asks, now and then, how many partitions the topics have. True if one has grown."""
+        """Asks, now and then, which partitions a topic has: at first all topics, then one at a time. True if it is to be read in another way."""
         if self._monotonic() < self._count_at:
             return False
-        found = {
-            topic: len(self._consumer.list_topics(topic, ANSWER_S).topics[topic].partitions) for topic in self._counts
-        }
-        self._count_at = self._monotonic() + AGAIN_S
-        is_new = any(count > self._counts[topic] for topic, count in found.items())
-        self._counts = {topic: max(count, found[topic]) for topic, count in self._counts.items()}
-        return is_new
+        is_new, before = self._lacks_some, self._leaderless
+        for topic in [next(self._next_counted)] if self._has_counted else [*self._counts]:
+            partitions = self._consumer.list_topics(topic, ANSWER_S).topics[topic].partitions
+            is_new |= len(partitions) > max(self._counts[topic], default=0)
+            self._counts[topic].add(len(partitions))
+            leaderless = {(topic, number) for number, each in partitions.items() if each.leader < 0}
+            self._leaderless = leaderless | {where for where in self._leaderless if where[0] != topic}
+        self._has_counted, self._count_at = True, self._monotonic() + AGAIN_S
+        return is_new or self._leaderless != before
 
     def _begin(self, standing: Mapping[RecordPlace, int]) -> None:
-        since: dict[tuple[str, int], int] = {}
+        """Reads from the records' append times on. A partition that cannot be asked is left out: commands in the others are heard."""
+        since, before = dict[tuple[str, int], int](), dict[tuple[str, int], int]()
         for place, at in standing.items():
-            for topic, most in self._counts.items():
-                # a command from before the topic grew is where there were fewer
-                for where in {(topic, partition_for(place.key, count)) for count in range(1, most + 1)}:
-                    since[where] = max(0, min(at, since.get(where, at)))
-        asked = [ck.TopicPartition(*where, at) for where, at in since.items()]
+            for topic, counts in self._counts.items():
+                for count in range(1, max(counts) + 1):
+                    times, where = since if count in counts else before, (topic, partition_for(place.key, count))
+                    times[where] = max(0, min(at, times.get(where, at)))
+        since = {where: at for where, at in since.items() if where not in self._leaderless}
+        before = {where: at for where, at in before.items() if where not in self._leaderless | since.keys()}
+        self._lacks_some = False
         # before the question: what comes between the two is not passed over
         ends = {where: self._consumer.get_watermark_offsets(ck.TopicPartition(*where), ANSWER_S)[1] for where in since}
-        begins = self._consumer.offsets_for_times(asked, timeout=ANSWER_S)
+        begins = self._offsets(since)
         for each in begins:
             if each.offset < 0:  # nothing is so young
                 each.offset = ends[each.topic, each.partition]
-            if each.error is not None:
-                raise ck.KafkaException(each.error)
+        try:
+            # a command from before the topic grew is where there were fewer; none comes there any more, so most need not be read
+            begins += [each for each in self._offsets(before) if each.offset >= 0]
+        except ck.KafkaException as error:
+            log.warning("commands from before partitions were added cannot be read: %s", error.args[0].str())
+            self._lacks_some = True
         self._consumer.assign(begins)
         self._found = {place: [] for place in standing}
+
+    def _offsets(self, times: Mapping[tuple[str, int], int]) -> list[Any]:
+        """The first offsets from these times on, all asked at once; -1: nothing is so young. Without partitions of which there is an error."""
+        asked = [ck.TopicPartition(*where, at) for where, at in times.items()]
+        found = self._consumer.offsets_for_times(asked, timeout=ANSWER_S) if asked else []
+        self._lacks_some |= any(each.error is not None for each in found)
+        return [each for each in found if each.error is None]
 
     def _take(self, message: Any) -> None:
         ((headers, record),) = looked_at([message])  # they may not be readable
@@ -150,7 +170,7 @@ class KafkaAskedLog:
 
     def close(self) -> None:
         """Closes the consumer."""
-        self._found, self._count_at = {}, 0.0
+        self._found, self._count_at, self._has_counted = {}, 0.0, False
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None

@@ -575,3 +575,13 @@ def test_ages_of_commands_are_tidied_up_and_the_oldest_still_goes_first_w203() -
     assert len(remembered._by_age) == 3
     remembered.add(b"x", 1200)
     assert list(remembered.at_by_id) == [b"q", b"p", b"x"]
+
+
+def test_whoever_asks_for_the_first_deadline_changes_nothing() -> None:
+    """A page asks from another thread, while the worker's own looks at a group."""
+    played = story(c(1, at=0, id="b"), c(1, id="a", at=30), c(1, id="closed", at=1), c(2, end=True, id="closed"), **AGE)
+    partition = played.task.partition
+    here = partition.faulty.at = played.task.groups[b"a"]
+    length = len(partition.unit_deadlines)
+    assert played.task.first_deadline == ms(100)
+    assert (partition.faulty.at, len(partition.unit_deadlines)) == (here, length)

@@ -12,10 +12,11 @@ from tests.core.rule_script import Table, sizes, told_by
 from tests.core.script import Story, clock, policy_of, refused, told, unit
 from tests.core.test_fan_in import TRIP, gathering, group_of, manifest, reply
 from tests.engine.test_by_rule_restored import restored, write
+from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.core.plan_size import CLOSE_BYTES
 from uow.processor.engine.ports import Output
 from uow.processor.rules.conditions import group_policy
-from uow.schemas.error_classes import DecodeError, OutOfSequenceRangeError, UnitClosedError
+from uow.schemas.error_classes import DecodeError, InternalError, OutOfSequenceRangeError, UnitClosedError
 from uow.topics.manifests import MAX_WEIGHED, MAX_WEIGHT, Manifest, RequestEntry, read_manifest
 from uow.topics.policies import ExpirationPolicy, Oversize, ValueFormat
 from uow.topics.rules import Numbering, Parameter, Release, ResolvedRow, Row, Rule
@@ -159,6 +160,19 @@ def test_a_unit_that_cannot_be_written_has_one_notice_that_says_so_b209_b89() ->
     assert [(each.outcome, each.reason) for each in played.outcomes] == [("failed", "limit")]
     assert notices(played) == [(f"{TRIP}.2", "failed")]
     assert played.counts.notices == 1
+
+
+@pytest.mark.parametrize("treatment", [Treatment.FAILS_AS_UNIT, Treatment.CLOSED])
+def test_who_is_still_asked_hears_that_the_unit_could_not_be_made_where_the_notices_are_not_what_fails(
+    treatment: Treatment,
+) -> None:
+    played = told_by(manifest(asked(1, 1), at=0), rules=[gathering(1, **NOTICED)])
+    (group,) = played.task.groups.values()
+    fault = GroupFault(InternalError("a defect"), treatment)
+    played.task.partition.faulty[group.id, group.generation] = fault
+    played.send(reply(1, at=1))
+    assert [(each.outcome, each.reason) for each in played.outcomes] == [("failed", "limit")]
+    assert notices(played) == [(f"{TRIP}.2", "failed")] * (treatment is Treatment.FAILS_AS_UNIT)
 
 
 def test_requests_without_a_topic_for_notices_and_replies_without_a_manifest_have_none_b209() -> None:

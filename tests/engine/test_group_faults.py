@@ -7,34 +7,51 @@ import pytest
 from tests.core.script import c, story
 from uow.processor.core.faulty_groups import Treatment
 from uow.processor.core.group import Group
-from uow.processor.engine.group_faults import GroupFaults
-from uow.processor.engine.ports import Blocked, Tp
+from uow.processor.engine.group_faults import SAME_FAILURE_MS
+from uow.processor.engine.ports import Blocked
 from uow.processor.engine.set_aside import SetAsideLimit
+from uow.processor.engine.task import PartitionTask
 
-TP = Tp("D.components", 0)
 
-
-def fail(faults: GroupFaults, group: Group) -> Blocked | None:
-    """A task raises at the group."""
-    faults.of(TP).begin().at = group
+def fail(task: PartitionTask, group: Group, now_ms: int = 0) -> Blocked | None:
+    """The task raises at the group."""
+    faults = task.context.faults
+    faults.of(task.tp).begin().at = group
     cause = Blocked("a defect")
     cause.__cause__ = ArithmeticError("a defect")
-    return faults.why_not_without(TP, cause, 0, SetAsideLimit())
+    return faults.why_not_without(task.tp, cause, now_ms, SetAsideLimit())
 
 
 @pytest.mark.parametrize("treatment", [Treatment.AS_BEFORE, Treatment.CLOSED])
 def test_a_group_that_is_not_here_yet_is_not_forgotten_by_another_plan(treatment: Treatment) -> None:
-    """It opens and is complete within the poll that was restored; meanwhile others are due."""
-    faults, group = GroupFaults(), Group(b"a", 1, 0)
-    played = story()
-    while (b"a", 1) not in faults.of(TP) or faults.of(TP)[b"a", 1].treatment is not treatment:
-        assert fail(faults, group) is None
+    """It opens and is complete within the poll that was restored; meanwhile others are due, and nobody looks for it."""
+    played, group = story(closed_max_groups=1), Group(b"a", 1, 0)
+    task = played.task
+    faults, noted = task.context.faults, task.context.faults.of(task.tp)
+    while (b"a", 1) not in noted or noted[b"a", 1].treatment is not treatment:
+        assert fail(task, group) is None
     played.send(c(1, id="b"))
-    faults.written(TP, played.task.has_closed)
-    assert faults.of(TP)[b"a", 1].treatment is treatment
-    played.send(c(1, id="a"))
-    faults.written(TP, played.task.has_closed)
-    assert faults.of(TP)[b"a", 1].treatment is treatment
-    played.send(c(2, id="a", end=True))
-    faults.written(TP, played.task.has_closed)
-    assert not faults.of(TP)
+    faults.written(task.tp, 0)
+    assert noted[b"a", 1].treatment is treatment
+    assert task.next_deadline() != 0
+    played.send(c(1, id="a", end=True), c(1, id="c", end=True), c(1, id="d", end=True))
+    assert len(task.partition.closed) < 3
+    faults.written(task.tp, 0)
+    assert not noted, "it has closed, though it is not remembered"
+
+
+def test_a_failure_long_after_another_one_that_passed_is_the_first_of_its_kind() -> None:
+    played, group = story(), Group(b"a", 1, 0)
+    task = played.task
+    faults, noted = task.context.faults, task.context.faults.of(task.tp)
+    for now, treatment in ((0, Treatment.AS_BEFORE), (10 * SAME_FAILURE_MS, Treatment.CLOSED)):
+        assert fail(task, group, now) is None  # it was restored for so long: that is the second try
+        assert noted[b"a", 1].treatment is treatment
+    noted.clear()
+    for time in range(3):
+        assert fail(task, group, time * 2 * SAME_FAILURE_MS) is None
+        assert noted[b"a", 1].treatment is Treatment.AS_BEFORE
+        faults.written(task.tp, time * 2 * SAME_FAILURE_MS)
+        faults.written(task.tp, (2 * time + 1) * SAME_FAILURE_MS)
+    assert fail(task, group, 5 * SAME_FAILURE_MS) is None
+    assert noted[b"a", 1].treatment is Treatment.CLOSED

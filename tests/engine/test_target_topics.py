@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from tests.core.rule_script import Table, r, row
-from tests.core.script import Step, Story, clock, context_of, policy_of
+from tests.core.script import Step, Story, clock, context_of, policy_of, told
 from tests.core.test_fan_in import gathering, manifest, reply
 from tests.core.test_quorum import STOP, asked
 from tests.engine.restored_logs import Logs
@@ -185,6 +185,21 @@ def test_a_unit_that_waited_and_is_refused_stays_and_others_pass_it_b57_b89() ->
     cluster.targets = TargetTopics(lambda: ("orders.uk",), cluster.obstacles, lambda: cluster.now)
     played.task.context = replace(played.task.context, targets=cluster.targets)
     assert len(leaves()) == 2, "after the next start it is tried again"
+
+
+def test_a_command_alone_has_its_plan_for_itself_and_what_waited_leaves_with_the_next_one_b57() -> None:
+    """Else the command is blamed where a broker refuses what leaves."""
+    cluster = Cluster("orders.france")
+    played = begun(cluster)
+    played.send(r("UK", at=0))
+    cluster.topics.add("orders.uk")
+    cluster.targets.look(at_once=True)
+    played.send(told("cancel", id="nobody", at=1))
+    assert len(played.answers) == 1
+    assert at_topic(played, "orders.uk") == []
+    assert played.task.next_deadline() == 0
+    played.send(r("France", at=2))
+    assert len(at_topic(played, "orders.uk")) == 1
 
 
 def noticed(cluster: Cluster) -> Story:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.shell.memory_kafka import MemoryKafka, MemorySink
-from tests.shell.test_faulty_groups import of_outputs, of_situation, plant_in
-from tests.shell.test_whole_worker import EXPIRING, P0, belongs_to, ids, position
+from tests.shell.test_faulty_groups import of_outputs, plant_in
+from tests.shell.test_whole_worker import P0, belongs_to, ids, position
 from tests.shell.whole_worker import UNITS, answers, in_a_loop, running, send, send_to, settings, tell, until
 from uow.processor.core import partition as partition_module
 from uow.processor.engine.outputs import OutputWriter
@@ -432,32 +432,41 @@ async def test_a_command_whose_unit_may_not_be_written_is_answered_and_blocks_no
 
 
 @in_a_loop
-async def test_a_group_at_fault_whose_close_is_refused_stands_alone_and_the_command_beside_it_is_done() -> None:
+async def test_beyond_so_many_refused_commands_a_minute_their_partition_blocks_and_later_all_are_answered() -> None:
+    """Each costs a producer and a restore of every partition: whoever may send commands must not keep the others from their work."""
     kafka = MemoryKafka()
-    bad, good = belongs_to(kafka, 0, "bad"), belongs_to(kafka, 0, "good")
-    for each in (bad, good):
-        send_to(kafka, 0, each, 1)
-    told: list[Command] = []
+    bad = [belongs_to(kafka, 0, f"bad{number}-") for number in range(8)]
+    refused = list[bytes | None]()
 
     def is_refused(output: Output) -> bool:
-        if output.topic != "D.errors" or output.key != bad.encode():
-            return False
-        if not told:
-            told.append(Command(b"end", Verb.DECLARE_END, good.encode(), "w", numbers=(Range(1, 1),)))
-            kafka.append("D.commands", good.encode(), None, command_headers(told[0]), partition=0)
-        return True
+        if output.topic == "D.units" and (output.key or b"").startswith(b"bad"):
+            refused.append(output.key)
+            return True
+        return False
 
-    sink = Picky(kafka, is_refused, tells=False)
-    with pytest.MonkeyPatch.context() as patch:
-        plant_in(partition_module, "decide_due", of_situation)(patch, bad.encode())
-        async with running(kafka, settings(policy=EXPIRING, set_aside_per_minute=10), sink=sink) as app:
-            await until(lambda: app.status.tasks[P0].counts.open == 2)
-            kafka.clock.now += 90
-            send_to(kafka, 0, good, 2)
-            kafka.clock.now += 11
-            await until(lambda: answers(kafka))
-            await until(lambda: app.status.tasks[P0].groups_alone == 1)
-            assert (app.status.blocked, kafka.topic("D.rejected")) == ({}, [])
+    async with running(kafka, settings(set_aside_per_minute=3), sink=Picky(kafka, is_refused, tells=False)) as app:
+        for each in bad:
+            send_to(kafka, 0, each, 1)
+        await until(lambda: app.status.tasks[P0].counts.open == len(bad))
+        for each in bad:
+            command = Command(b"end " + each.encode(), Verb.DECLARE_END, each.encode(), "w", numbers=(Range(1, 1),))
+            kafka.append("D.commands", each.encode(), None, command_headers(command), partition=0)
+        await until(lambda: "set_aside_per_minute = 3" in app.status.blocked.get(P0, ""))
+        assert len(answers(kafka)) == 3
+        assert len(refused) <= 6
+        there = belongs_to(kafka, 1, "there")
+        send_to(kafka, 1, there, 1, end=True)
+        send_to(kafka, 0, belongs_to(kafka, 0, "here"), 1)  # a record beside the command
+        await until(lambda: ids(kafka) == [there])
+
+        def are_answered() -> bool:
+            kafka.clock.now += 500
+            return len(answers(kafka)) == len(bad)
+
+        await until(are_answered)
+        await until(lambda: app.status.tasks[P0].counts.open == len(bad) + 1)
+        assert app.status.blocked == {}
+    assert not any(each.done for each in answers(kafka))
 
 
 class Busy(Picky):

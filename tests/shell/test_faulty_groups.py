@@ -22,7 +22,10 @@ from uow.processor.engine import task
 from uow.processor.engine.group_faults import GroupFaults
 from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import Plan, Refused
+from uow.processor.engine.restore import restore
 from uow.processor.engine.rule_figures import RuleFigures
+from uow.processor.shell.app import task_contexts
+from uow.schemas.error_classes import StateCorruptedError
 from uow.schemas.records import Range
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.policies import DestinationPolicy, ExpirationPolicy
@@ -63,6 +66,7 @@ def of_any_output(writer: Any, outward: Any, written: Any) -> bytes | None:
 
 WARNING = replace(EXPIRING, warn_at_percent=50)
 IDLE = replace(EXPIRING, idle_expiration_ms=50)
+SLOW = replace(EXPIRING, incomplete_expiration_ms=100_000, idle_expiration_ms=90_000)
 BY_TIME: dict[str, tuple[Plant, DestinationPolicy]] = {
     "the decision at a deadline": (plant_in(partition, "decide_due", lambda now: now.group.id), EXPIRING),
     "the decision at an idle deadline": (plant_in(partition, "decide_due", lambda now: now.group.id), IDLE),
@@ -589,6 +593,22 @@ async def test_a_moment_that_cannot_be_found_in_a_restore_is_a_defect_that_one_g
             assert app.status.blocked == {}
 
 
+@in_a_loop
+async def test_whoever_only_looks_is_told_of_a_state_that_cannot_be_read_also_where_one_group_is_at_fault() -> None:
+    """Nobody closes a group there."""
+    kafka = MemoryKafka()
+    bad = belongs_to(kafka, 0, "bad")
+    send_to(kafka, 0, bad, 1)
+    configured = settings(policy=SLOW)
+    async with running(kafka, configured) as app:
+        await until(lambda: app.status.tasks[P0].counts.open == 1)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(Group, "read_last_at", of_group, KeyError)(patch, bad.encode())
+        contexts = task_contexts(configured, {"D.components": kafka.partitions})
+        with pytest.raises(StateCorruptedError, match="changelog"):
+            restore(MemoryLogReader(kafka), contexts, [P0])
+
+
 def rules_of(app: Any) -> list[tuple[bytes, str | None, int]]:
     """Id, rule and number of components of the open groups."""
     groups = [group for task in app.status.tasks.values() for group in task.groups.values()]
@@ -700,7 +720,6 @@ def calling(real: Callable[..., Any], raised: Sequence[object], also: Callable[[
 
 
 PARTIAL = replace(EXPIRING, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
-SLOW = replace(EXPIRING, incomplete_expiration_ms=100_000, idle_expiration_ms=90_000)
 REFUSED: dict[str, tuple[Plant, DestinationPolicy, bool, int]] = {
     "the decision at a deadline": (plant_in(partition, "decide_due", of_situation), EXPIRING, False, 2),
     "its unit at a deadline": (plant_in(OutputWriter, "write", of_outputs), PARTIAL, False, 15),  # polls are halved

@@ -528,6 +528,19 @@ def test_a_claim_that_a_record_was_set_aside_excuses_no_missing_unit(make_stage:
     assert report.count(Fate.DELIVERED) == 3
 
 
+def test_a_record_that_was_set_aside_where_no_ledger_can_tell_is_noted_and_is_no_difference(
+    make_stage: Callable[..., Stage],
+) -> None:
+    """One where nothing is ever held; as one of which the ledger is gone, long before the records are."""
+    stage = make_stage(handling_policy=HandlingPolicy.PASS_THROUGH)
+    stage.send([c("true", 1, value=ASIDE), plain("y")])
+    stage.work()
+    stage.sink()
+    report = stage.audit()
+    assert (report.totals, report.examples, len(report.set_aside)) == ({}, (), 1)
+    assert report.note.startswith("1 records count as set aside")
+
+
 def test_nothing_is_a_unit_of_a_destination_that_forms_none_w65(make_stage: Callable[..., Stage]) -> None:
     """And no group is: the audit finds nothing wrong."""
     stage = make_stage(handling_policy=HandlingPolicy.PASS_THROUGH)
