@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.broker.worker_places import Destination
 from tests.kafka_broker import Kafka
@@ -16,9 +17,13 @@ from tests.processes import PATIENCE_S, Process, wait_for
 from tests.signed_commands import ForeignSigner, Headers
 from uow import connect
 from uow.cli.main import main
+from uow.config.loading import load
+from uow.ops.destination_logs import log_reader
+from uow.ops.recorded_rights import rights_complaint
 from uow.schemas import codec
 from uow.schemas.records import Answer
 from uow.terminal.printing import wall_clock_ms
+from uow.topics.catalogue import DestinationTopics
 
 
 @pytest.fixture
@@ -136,6 +141,33 @@ def test_who_may_write_commands_may_send_only_those_that_his_key_may_sign_over_r
     compared = signed.run("rebuild", name, "--from", str(begun), "--dry-run", "--json")
     assert compared.exit_code == 0, compared.output
     assert json.loads(compared.stdout)["differences"] == []
+
+
+def test_rights_are_compared_while_the_open_transaction_of_a_dead_worker_holds_another_partition(
+    place: Destination,
+) -> None:
+    """A question for stable offsets would wait until it ends."""
+    signed, name = Signed(place), place.name
+    worker = place.worker()
+    id, other = place.fitting(0, 1), place.fitting(1, 1)  # noqa: A001
+    place.send([(id[0], 1, False), (other[0], 1, False)])
+    wait_for(lambda: signed.open_groups() == {id[0], other[0]})
+    assert worker.child.terminate(60) == 0
+    settings = load(place.config, {})
+    group = settings.application_id
+    dead = Producer({"bootstrap.servers": place.bootstrap, "transactional.id": f"dead-{name}"})
+    dead.init_transactions(PATIENCE_S)
+    dead.begin_transaction()
+    asking = Consumer({"bootstrap.servers": place.bootstrap, "group.id": group})
+    held = TopicPartition(f"{name}.components", 1, 1)
+    dead.send_offsets_to_transaction([held], asking.consumer_group_metadata(), PATIENCE_S)
+    topics = DestinationTopics(group, name)
+    without = replace(settings.policy(name), command_keys=())
+    with log_reader(settings, PATIENCE_S) as reader:
+        assert rights_complaint(reader, topics, range(2), settings.policy(name)) is None
+        assert rights_complaint(reader, topics, range(2), without) is not None
+    dead.abort_transaction(PATIENCE_S)
+    asking.close()
 
 
 def test_a_forwarder_cancels_by_the_key_of_its_connection_and_not_without_one(place: Destination) -> None:
