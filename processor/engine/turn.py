@@ -76,9 +76,10 @@ class TurnBatches:
         return batches
 
     def _part(self, tp: Tp, records: list[RawRecord], now_ms: int) -> list[RawRecord]:
-        """As many as this turn takes."""
+        """As many as this turn takes. All of them are the list itself, which whoever is done with it empties: a copy would hold what was polled."""
         count = len(records)
-        return records[: min(self._portions.size(tp, count), self._shares.size(tp, count, now_ms))]
+        size = min(self._portions.size(tp, count), self._shares.size(tp, count, now_ms))
+        return records if size >= count else records[:size]
 
     def _batch(
         self, tp: Tp, polled: list[RawRecord], position: int, latest: int, now_ms: int, *, is_paused: bool

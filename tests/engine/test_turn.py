@@ -105,6 +105,13 @@ def test_a_portion_leaves_the_rest_of_the_poll_to_be_read_again(turn: Turn) -> N
     assert turn.source.sought == {INPUT: 2}
 
 
+def test_the_whole_poll_of_a_partition_is_its_batch_and_no_copy(turn: Turn) -> None:
+    """Its task empties it as it takes the records: of a copy all that was polled would stay in memory beside the plan."""
+    polled: dict[Tp, list[Any]] = {INPUT: [*map(component, range(4))]}
+    (batch,) = turn.batches.make(polled, {INPUT: Positions()}, (), (), LATEST)
+    assert batch.records is polled[INPUT]
+
+
 def test_components_and_commands_of_one_partition_are_one_batch(turn: Turn) -> None:
     assert turn.make(command(0, at=5), component(9, at=2), position=9) == [(INPUT, [9], [0])]
 
