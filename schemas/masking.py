@@ -44,6 +44,18 @@ def masked(text: str) -> str:
     return _SECRETS.sub(_secret, text)
 
 
+def masked_path(text: str) -> str:
+    """A path of a file that holds a key, or the mask where it looks like a key, or like such a file: people put it in the wrong place."""
+    is_key = _KEYS.search(text) or _KEY.fullmatch(text.strip()) or ("." not in text and _LONG.search(text))
+    return MASK if is_key else text
+
+
+_KEYS: Final = re.compile(r"\n|PRIVATE KEY|[\w+/-]{38,}=|(?:[0-9A-Fa-f]{2}[: ]){16}")
+_KEY: Final = re.compile(r"[\w+/-]{43}|[0-9A-Fa-f]{64}")
+_LONG: Final = re.compile(r"[\w+/-]{40}")
+"""Such a path without a dot is rather a key in another spelling."""
+
+
 def masked_value(text: str) -> str:
     """The same of a value that is a URL as a whole, if it is one: it may have spaces, and its end is the end of the text."""
     found = _WHOLE.fullmatch(text)

@@ -42,6 +42,7 @@ from uow.spark_sink.recompute import FATE_OF, Arrived, Fate, Happening, Recomput
 from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.commands import CommandReader
 from uow.topics.headers import Reading
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import DestinationPolicy
@@ -232,6 +233,7 @@ class _PartitionTask:
             self._partition,
             self._start,
             end,
+            CommandReader(wanted.topics.destination, wanted.policy),
             self._journal_mark,
             self._placement,
             has_rules=bool(wanted.rules.rows),

@@ -26,7 +26,7 @@ from uow.spark_sink.partition_log import PartitionLog, offset_of
 from uow.spark_sink.recompute import Arrived, Decided, Order, Tick
 from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.commands import Command, Verb, read_command
+from uow.topics.commands import Command, CommandReader, Verb, is_verified, known_as
 
 _EVERYTHING: Final = 2**63
 
@@ -60,7 +60,8 @@ def arrivals(messages: list[Message], hidden: Callable[[Sequence[int]], set[int]
     read = []
     for headers, record in found:
         shown = None if isinstance(record, UnreadableRecord) or record.offset() in unshown else headers or ()
-        read.append(Arrived(record.offset(), record.timestamp()[1], record.key(), record.value(), shown))
+        kind, at = record.timestamp()
+        read.append(Arrived(record.offset(), at, record.key(), record.value(), shown, kind))
     return read
 
 
@@ -73,6 +74,7 @@ class Journal:
         partition: Number of the partition, the same in all of these topics.
         start: First offset of the input that is looked at; what closed before is of no interest.
         end: The one after the last; later commands are none of ours.
+        commands: Reads commands.
         mark: Where to go on; by default at the beginning of the logs.
         placement: Gets all ledger records.
         has_rules: True if the destination has units by rule: time closes them where the ledger says so.
@@ -85,12 +87,13 @@ class Journal:
         partition: int,
         start: int,
         end: int,
+        commands: CommandReader,
         mark: JournalMark = JournalMark(),  # noqa: B008
         placement: ToldPlacement | None = None,
         *,
         has_rules: bool = False,
     ) -> None:
-        self._placement, self._has_rules = placement, has_rules
+        self._placement, self._has_rules, self._command_reader = placement, has_rules, commands
         self._topics, self._partition, self._start, self._end = topics, partition, start, end
         self._registry = connect(cluster.registry_url) if cluster.registry_url else None
         names = topics.closed_changelog, topics.outcomes, topics.commands
@@ -103,7 +106,7 @@ class Journal:
         self._next_of_ledger, self._next_of_outcomes, self._next_of_commands = begins
         self._position = mark.position
         self._clock = mark.clock
-        self._next_outcome: tuple[Outcome | Answer, int] | None = None
+        self._next_outcome: tuple[Outcome | Answer, bytes, int] | None = None
         self._closings: dict[tuple[bytes, int], list[Recorded]] = {}
         for group_id, generation, outcome, at, topic in mark.closings:
             self._note(group_id, generation, Recorded(outcome, at, topic))
@@ -163,9 +166,9 @@ class Journal:
     def _read_commands(self, at: int) -> None:
         while self._said_until <= at and (message := next(self._commands, None)) is not None:
             [record] = arrivals([message])
-            command = read_command(record.shown, record.value())
+            command = self._command_reader.read(record.shown, record)
             if isinstance(command, Command) and not command.dry_run and command.verb is not Verb.SET_ASIDE:
-                self._said.setdefault((command.id, record.timestamp()[1]), record)
+                self._said.setdefault((command.known_as, record.timestamp()[1]), record)
             self._said_until = record.timestamp()[1]
 
     def closings(self, group_id: bytes, generation: int, clock: int = _EVERYTHING) -> list[Recorded]:
@@ -187,7 +190,7 @@ class Journal:
                     return
                 self._on_outcome(message)
                 continue
-            record, at = self._next_outcome
+            record, command, at = self._next_outcome
             if isinstance(record, Outcome):
                 if record.closed_at > clock:
                     return
@@ -195,7 +198,7 @@ class Journal:
                     record.id.encode(), record.generation, Recorded(record.outcome.value, at, self._topics.outcomes)
                 )
             elif record.done and record.verb != Verb.SET_ASIDE:  # that one changes no group
-                self._done.append((record.id, (record.command_id.encode(), record.at)))
+                self._done.append((record.id, (command, record.at)))
             self._next_outcome = None
 
     def _on_outcome(self, message: Message) -> None:
@@ -206,7 +209,8 @@ class Journal:
             self._complain(message, error)
             return
         if isinstance(record, Outcome | Answer):
-            self._next_outcome = record, message.timestamp()[1]
+            command = _remembered_as(record, message) if isinstance(record, Answer) else b""
+            self._next_outcome = record, command, message.timestamp()[1]
 
     def changed_by_lost_commands(self) -> set[str]:
         """Ids changed by a command that cannot be computed again. Everything is read then."""
@@ -257,6 +261,12 @@ class Journal:
         """Closes the consumers."""
         for log in self._logs:
             log.close()
+
+
+def _remembered_as(answer: Answer, message: Message) -> bytes:
+    """The bytes by which the command of an answer is remembered."""
+    [record] = arrivals([message])
+    return known_as(answer.command_id.encode(), answer.by if is_verified(dict(record.shown)) else None)
 
 
 def _messages(log: PartitionLog) -> Iterator[Message]:

@@ -72,7 +72,8 @@ from uow.spark_sink.destination_rules import NO_RULES
 from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics import headers as names
 from uow.topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES, DestinationTopics
-from uow.topics.commands import Command, read_command
+from uow.topics.command_keys import LOG_APPEND_TIME
+from uow.topics.commands import Command, CommandReader
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Reading
 from uow.topics.policies import (
@@ -210,12 +211,21 @@ class Arrived:
         key: Key.
         value: Value.
         headers: Headers, all of them, in order; None if the worker's client cannot read them.
+        kind: Of its timestamp.
     """
 
-    __slots__ = ("_at", "_headers", "_key", "_offset", "_value")
+    __slots__ = ("_headers", "_key", "_offset", "_timestamp", "_value")
 
-    def __init__(self, offset: int, at: int, key: bytes | None, value: bytes | None, headers: Headers | None) -> None:
-        self._offset, self._at, self._key, self._value, self._headers = offset, at, key, value, headers
+    def __init__(
+        self,
+        offset: int,
+        at: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        kind: int = LOG_APPEND_TIME,
+    ) -> None:
+        self._offset, self._timestamp, self._key, self._value, self._headers = offset, (kind, at), key, value, headers
 
     def offset(self) -> int:
         return self._offset
@@ -227,7 +237,7 @@ class Arrived:
         return self._value
 
     def timestamp(self) -> tuple[int, int]:
-        return 2, self._at
+        return self._timestamp
 
     def headers(self) -> Headers:
         """The headers. Raises UnicodeDecodeError if they cannot be read, as the worker's client does."""
@@ -292,21 +302,24 @@ class Tick(NamedTuple):
 
 
 Known = tuple[int, bytes, int]
-"""Key of a command in ledger and answers: partition, its id, append time."""
+"""Key of a command in ledger and answers: partition, what it is remembered by, append time."""
 
 
-def orders_of(decided: Iterable[Decided], commands: Iterable[tuple[int, Arrived]]) -> dict[Known, Order]:
+def orders_of(
+    decided: Iterable[Decided], commands: Iterable[tuple[int, Arrived]], reader: CommandReader
+) -> dict[Known, Order]:
     """Every command that was decided and can still be read, in the order of its partition's ledger.
 
     Args:
         decided: From the ledger, each partition in order.
         commands: Records of `D.commands` with their partitions, each partition in order.
+        reader: Reads them.
     """
     said: dict[Known, Arrived] = {}
     for partition, record in commands:
-        command = read_command(record.shown, record.value())
+        command = reader.read(record.shown, record)
         if isinstance(command, Command) and not command.dry_run:
-            said.setdefault((partition, command.id, record.timestamp()[1]), record)
+            said.setdefault((partition, command.known_as, record.timestamp()[1]), record)
     return {
         known: Order(one.start, one.stop, one.clock, said[known])
         for one in decided

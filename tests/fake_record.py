@@ -25,6 +25,7 @@ class FakeRecord:
         is_hidden: It has headers that the Kafka client does not show.
         error_: It is no record, but what the client says of one.
         epoch: Of the leader that wrote it.
+        kind: Of its append time: 2 is LogAppendTime.
     """
 
     offset_: int
@@ -36,6 +37,7 @@ class FakeRecord:
     is_hidden: bool = False
     error_: KafkaError | None = None
     epoch: int | None = None
+    kind: int = 2
 
     def topic(self) -> str:
         return self.tp.topic
@@ -61,7 +63,7 @@ class FakeRecord:
         return self.epoch
 
     def timestamp(self) -> tuple[int, int]:
-        return 2, self.at
+        return self.kind, self.at
 
     def error(self) -> KafkaError | None:
         return self.error_

@@ -46,6 +46,9 @@ READ and WRITE imply DESCRIBE, and whoever may write to any topic may do so idem
 one: it runs with all of them, and fails without any of them (`tests/broker/test_access.py`). The roles `router`, `sink` and `audit`, and the rows that begin *with*, are taken from what a broker logged when they ran; no test takes
 their rights away yet.
 
+WRITE on `D.commands` is the right to every command, unless [commands are signed](operations.md#signed-commands): then a key gives each program its verbs, all of them to operators, `cancel` to a canceller and to producers of units with `resume=True`,
+`fail` and `rule-change` to a router, `expire` to a worker with `--flush-on-stop`; a caller's manifests need none.
+
 What each right lets its holder do to others is in [SECURITY.md](../SECURITY.md). Topics are made by somebody who may create them (`uow topics create`).
 """
 

@@ -6,17 +6,19 @@ Belongs here: verbs, header names, reading and refusing. Does not belong here: e
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import (
     MAX_SEQ,
+    Answer,
     Range,
     parse_ranges,
     ranges_text,
 )
+from uow.topics.command_keys import MAX_NAME_CHARS, CommandRights
 from uow.topics.headers import (
     ENDS,
     GENERATION,
@@ -30,6 +32,7 @@ from uow.topics.headers import (
     is_text,
 )
 from uow.topics.manifests import Manifest, read_manifest
+from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import RuleName
 
 COMMAND: Final = "uow-command"
@@ -39,7 +42,7 @@ UNTIL: Final = "uow-until"
 WHY: Final = "uow-why"
 DRY_RUN: Final = "uow-dry-run"
 USER_VERIFIED: Final = "uow-user-verified"
-"""Of an answer whose command has a name: `false`, since no broker tells a reader who wrote a record."""
+"""Of an answer whose command has a name: `true` if a signature proves it. Else `false`, since no broker tells a reader who wrote a record."""
 KIND_ANSWER: Final = b"answer"
 KIND_WARNING: Final = b"warning"
 
@@ -98,6 +101,9 @@ class Command(NamedTuple):
             record at which a partition is blocked, of `D.components` or of a router's input.
         generation: Of the group, where no other one of the id is meant; 0: whichever is open.
         manifest: Of a manifest what its value says (B-78).
+        is_verified: True if a signature proves that `by` sent it (`uow.topics.command_keys`).
+        nameless_before: Of a verified one: one that was appended before this moment may be the same, and is remembered by its id alone.
+        is_anonymous: True if signatures are asked for, this verb needs none, and none proves who sent it.
     """
 
     id: bytes
@@ -112,11 +118,68 @@ class Command(NamedTuple):
     generation: int = 0
     source: str = ""
     manifest: Manifest | None = None
+    is_verified: bool = False
+    nameless_before: int = 0
+    is_anonymous: bool = False
+
+    @property
+    def known_as(self) -> bytes:
+        """The bytes by which it is remembered."""
+        return known_as(self.id, self.by if self.is_verified else None)
 
 
-def claimed(name: str | None) -> str:
-    """The name in a command, for people: it is what the sender said, and whoever may write the topic may have said it."""
-    return "no name" if name is None else f"{name} (unverified)"
+def known_as(command_id: bytes, signer: str | None) -> bytes:
+    """The bytes by which a command is remembered: its id, and of a signed one its key's name before it. Ids may be guessed: nobody can use up the id of another's command.
+
+    Args:
+        command_id: `uow-command-id`.
+        signer: Name of the key; None: it is not signed. Neither it nor an id can have a byte `FF`, since both are UTF-8.
+    """
+    return command_id if signer is None else b"\xff%s\xff%s" % (signer.encode(), command_id)
+
+
+def refused_as(known: bytes) -> bytes:
+    """The bytes by which a command is remembered that was answered as failed and changed nothing: a copy does nothing either, and nobody carries it out when effects are computed again."""
+    return known + b"\xff"
+
+
+def signer_of(known: bytes) -> bytes:
+    """The name of the key in what a command is remembered by (`known_as`); empty: it is not signed."""
+    parts = known.split(b"\xff", 2)
+    return parts[1] if len(parts) == 3 else b""
+
+
+def is_verified(said: Mapping[str, bytes | None]) -> bool:
+    """True if the headers of an answer say that a signature proves the name in it."""
+    return said.get(USER_VERIFIED) == b"true"
+
+
+def is_answer_to(answer: Answer, command: Command, signer: str | None) -> bool:
+    """True if an answer is one to this command. Ids can be guessed, so somebody may have sent another command under the same one.
+
+    A worker does no command under the name of a key that did not sign it, unless its verb needs no signature.
+
+    Args:
+        answer: The answer.
+        command: The command.
+        signer: Name of the key that signed it; None: none did.
+    """
+    said = answer.command_id, answer.verb, answer.id
+    if said != (_shown(command.id), command.verb.value, _shown(command.group_id)):
+        return False
+    sent = command.by if signer is None else signer
+    # a worker shortens a name that is too long for a command, or for its answer
+    return answer.by in (sent, shortened_name(sent), sent and _shown(sent.encode()))
+
+
+def shortened_name(name: str | None) -> str | None:
+    """The name in an answer that a broker refuses for its length: that of a key is always whole."""
+    return name and name[:MAX_NAME_CHARS]
+
+
+def claimed(name: str | None, is_verified: bool = False) -> str:
+    """The name in a command, for people: unless a signature proves it, it is what the sender said, and whoever may write the topic may have said it."""
+    return "no name" if name is None else name if is_verified else f"{name} (unverified)"
 
 
 class RecordPlace(NamedTuple):
@@ -145,7 +208,12 @@ _PLACE: Final = re.compile(r"([A-Za-z0-9._-]{1,249})/([0-9]{1,9})/([0-9]{1,18})"
 
 
 class BadCommand(NamedTuple):
-    """A record of `D.commands` that is not a valid command: its readable fields, as texts, and the error."""
+    """A record of `D.commands` that is not a valid command, or whose sender has no right to it: its readable fields, as texts, and the error.
+
+    Attributes:
+        refused: Why its sender has no right to it, as `uow.topics.command_keys.Refused`; empty: it cannot be read.
+        is_verified: As of a command.
+    """
 
     id: str
     verb: str
@@ -153,6 +221,13 @@ class BadCommand(NamedTuple):
     why: str
     by: str | None
     complaint: str
+    refused: str = ""
+    is_verified: bool = False
+
+    @property
+    def answer(self) -> str:
+        """The text of its answer."""
+        return f"{'refused' if self.refused else 'cannot be read'}: {self.complaint}"
 
 
 class Asked(NamedTuple):
@@ -165,6 +240,14 @@ class Asked(NamedTuple):
     """
 
     command: Command
+    at: int
+    offset: int
+
+
+class AskedInVain(NamedTuple):
+    """The same of a sender who has no right to it."""
+
+    command: BadCommand
     at: int
     offset: int
 
@@ -208,6 +291,43 @@ def read_command(headers: Sequence[tuple[str, bytes | None]], value: bytes | Non
         return _read(values, value)
     except _Bad as bad:
         return _bad_command(values, str(bad))
+
+
+class CommandRecord(Protocol):
+    """The parts of a record of `D.commands`."""
+
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+
+
+class CommandReader:
+    """Reads the commands of one destination, and refuses those to which their senders have no right. Everything that decides commands asks it.
+
+    Args:
+        destination: Name of the destination.
+        policy: Its settings.
+    """
+
+    def __init__(self, destination: str, policy: DestinationPolicy) -> None:
+        self._rights = CommandRights(
+            destination, policy.command_keys, policy.unsigned_commands, policy.command_window_ms
+        )
+
+    def read(self, headers: Sequence[tuple[str, bytes | None]], record: CommandRecord) -> Command | BadCommand:
+        """The command in a record, of which the headers could be read."""
+        command, (kind, at) = read_command(headers, record.value()), record.timestamp()
+        if not self._rights.are_asked(kind, at):
+            return command
+        found = self._rights.judge(command.verb, record.key(), record.value(), headers, at)
+        is_verified = found.is_verified
+        if isinstance(command, BadCommand):
+            return command._replace(is_verified=is_verified)
+        if found.refused is None:
+            before = found.nameless_before
+            return command._replace(is_verified=is_verified, nameless_before=before, is_anonymous=not is_verified)
+        bad = failed_command(headers, found.text)
+        return bad._replace(refused=found.refused.value, is_verified=is_verified)
 
 
 def failed_command(headers: Sequence[tuple[str, bytes | None]], complaint: str) -> BadCommand:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from uow.topics.command_keys import WINDOW_MS, CommandKey
 from uow.topics.routes import Route, RouteMatching
 
 
@@ -207,6 +208,9 @@ class DestinationPolicy:
     route_matching: RouteMatching = RouteMatching.FIRST
     field_source: FieldSource = FieldSource.HEADERS
     fingerprints: Fingerprints = Fingerprints.AS_NEEDED
+    command_keys: tuple[CommandKey, ...] = ()
+    unsigned_commands: frozenset[str] = frozenset({"manifest"})
+    command_window_ms: int = WINDOW_MS
 
     @property
     def forms_units(self) -> bool:

@@ -9,9 +9,11 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from typing import Final
 
 from uow.processor.core.changes import Closed
 from uow.schemas.fingerprint import id_count, id_fingerprint, ids_in
+from uow.topics.commands import signer_of
 
 
 class ClosedMemory:
@@ -155,54 +157,68 @@ def memory_of(closed: Closed) -> int:
     return _CLOSED_BYTES + len(closed.id) + of_prints
 
 
+_NOTHING: Final[dict[bytes, int]] = {}
+
+
 class CommandMemory:
     """Ids of commands that were decided, with their append times.
 
-    One is forgotten when a command comes that is younger by more than the retention, or so many have come since. So what becomes of it depends
-    on those behind it alone, and a restore that reads no more than these knows the same; brokers' clocks may differ.
+    One is forgotten when a command comes that is younger by more than the retention, or so many of its signer have come since. So what becomes of it depends
+    on those behind it alone, and a restore that reads no more than these knows the same; brokers' clocks may differ. Nobody makes a worker forget the
+    commands of somebody else, copies of which would then be executed again.
 
     Args:
         retention_ms: How long an id is remembered (`closed_retention_ms`).
-        max_commands: How many at most (`closed_max_groups`).
+        max_commands: How many of a signer at most, and how many of all those without a signature (`closed_max_groups`).
     """
 
     def __init__(self, retention_ms: int, max_commands: int) -> None:
         self.retention_ms = retention_ms
         self.max_commands = max_commands
-        self.at_by_id: dict[bytes, int] = {}
         self.memory_bytes = 0
+        self._lines: dict[bytes, dict[bytes, int]] = {b"": {}}
         self._by_age: list[tuple[int, bytes]] = []
 
+    @property
+    def at_by_id(self) -> dict[bytes, int]:
+        """The append times, of each signer in order."""
+        return {known: at for line in self._lines.values() for known, at in line.items()}
+
     def __contains__(self, command_id: bytes) -> bool:
-        return command_id in self.at_by_id
+        return self.get(command_id) is not None
+
+    def get(self, command_id: bytes) -> int | None:
+        """The append time of a command; None if it is not remembered."""
+        return self._lines.get(signer_of(command_id), _NOTHING).get(command_id)
 
     def add(self, command_id: bytes, at: int) -> None:
         """Remembers a command, and forgets what is too old or too many."""
-        known = self.at_by_id
         self._forget(command_id)
-        known[command_id] = at
+        line = self._lines.setdefault(signer_of(command_id), {})
+        line[command_id] = at
         self.memory_bytes += _COMMAND_BYTES + len(command_id)
         heappush(self._by_age, (at, command_id))
-        while len(known) > self.max_commands:
-            self._forget(next(iter(known)))
-        if len(self._by_age) > 2 * len(known) + 1024:
-            self._by_age = [(at, command_id) for command_id, at in known.items()]
+        while len(line) > self.max_commands:
+            self._forget(next(iter(line)))
+        if len(self._by_age) > 2 * sum(map(len, self._lines.values())) + 1024:
+            self._by_age = [(at, command_id) for command_id, at in self.at_by_id.items()]
             heapify(self._by_age)
         by_age = self._by_age
         while by_age:
             then, oldest = by_age[0]
-            if known.get(oldest) == then:  # else it has left already, one of too many
+            if self.get(oldest) == then:  # else it has left already, one of too many
                 if then >= at - self.retention_ms:
                     return
                 self._forget(oldest)
             heappop(by_age)
 
     def shrink(self, spare_bytes: int) -> None:
-        """Forgets those that came first until so many bytes are spared."""
+        """Forgets those that came first until so many bytes are spared, those without a signature before the others."""
         until = self.memory_bytes - spare_bytes
-        while self.at_by_id and self.memory_bytes > until:
-            self._forget(next(iter(self.at_by_id)))
+        for line in self._lines.values():
+            while line and self.memory_bytes > until:
+                self._forget(next(iter(line)))
 
     def _forget(self, command_id: bytes) -> None:
-        if self.at_by_id.pop(command_id, None) is not None:
+        if self._lines.get(signer_of(command_id), _NOTHING).pop(command_id, None) is not None:
             self.memory_bytes -= _COMMAND_BYTES + len(command_id)

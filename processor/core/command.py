@@ -448,7 +448,8 @@ def _unfit(command: Command, manifest: Manifest, now: Situation) -> str:
         return why
     most = row.max_open_groups
     is_full = group is None and now.open_groups >= most
-    if is_full and row.at_max_open_groups is AtMaxOpenGroups.REJECT:
+    # whoever may send manifests and nothing else ends no group of another caller
+    if is_full and (row.at_max_open_groups is AtMaxOpenGroups.REJECT or command.is_anonymous):
         return f"rule {row.rule_id} has {now.open_groups} open groups here, and may have {most}"
     return ""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import methodcaller
 from typing import assert_never
@@ -90,12 +91,13 @@ from uow.schemas.records import Reason, UnitOutcome
 from uow.topics.commands import (
     DRY_RUN_WOULD,
     Asked,
+    AskedInVain,
     BadCommand,
     Command,
     RecordPlace,
     Verb,
     failed_command,
-    read_command,
+    refused_as,
 )
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import (
@@ -200,7 +202,7 @@ class Partition(PartitionState):
             at = record.timestamp()[1]
             is_readable = not isinstance(record, UnreadableRecord)
             self.command_in_hand = NOTHING if self.happened.effects else record.offset()
-            command = read_command(headers or [], record.value()) if is_readable else _NO_COMMAND
+            command = self.command_reader.read(headers or [], record) if is_readable else _NO_COMMAND
             self.command_in_hand = NOTHING  # groups that are due are not its own
             # before anything closes by the clock: a plan that ends here is as if the command had not come
             if not self.is_full() and self._awaits_row(command, record.offset()):
@@ -218,16 +220,24 @@ class Partition(PartitionState):
         self.command_in_hand = NOTHING if self.happened.effects else offset  # else a failure may be another one's
         done, text = False, ""
         if not isinstance(command, Command):
-            text = f"cannot be read: {command.complaint}"
+            if offset in self.refused_early:
+                return
+            text = command.answer
         elif command.verb is Verb.SET_ASIDE and self._is_answered_otherwise(command, at):
             return
-        elif command.id in self.commands:
+        elif self._is_repeated(command):
             text = "a repeated command does nothing more"
         elif command.verb is Verb.SET_ASIDE:
             text = f"{command.source} does not block its partition, which is at {self.position}: nothing is done"
         else:
             done, text = self._decide_command(command, at)
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
+
+    def _is_repeated(self, command: Command) -> bool:
+        if command.known_as in self.commands or refused_as(command.known_as) in self.commands:
+            return True
+        at = self.commands.get(command.id) if command.nameless_before else None
+        return at is not None and at < command.nameless_before
 
     def _is_answered_otherwise(self, command: Command, at: int) -> bool:
         """True if a command to set a record aside was answered while the partition was blocked, or is for a router, which answers it."""
@@ -237,16 +247,23 @@ class Partition(PartitionState):
 
     def has_answered(self, command: Command, at: int) -> bool:
         """True if this very command, or one with its id that came later, was answered."""
-        return self.commands.at_by_id.get(command.id, -1) >= at
+        last = self.commands.get(command.known_as)
+        return last is not None and last >= at
 
-    def answer_early(self, asked: Asked, *, done: bool, text: str) -> None:
+    def answer_early(self, asked: Asked | AskedInVain, *, done: bool, text: str) -> None:
         """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""
         command, at, offset = asked
-        # of two with one id the later one may have been answered first
-        last = max(at, self.commands.at_by_id.get(command.id, at))
-        self.commands.add(command.id, last)
-        self.happened.commands.append((command.id, last))
+        if isinstance(command, Command):
+            # of two with one id the later one may have been answered first
+            self._remember(command, max(at, self.commands.get(command.known_as) or at))
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
+
+    def _remember(self, command: Command, at: int) -> None:
+        self._remember_as(command.known_as, at)
+
+    def _remember_as(self, known: bytes, at: int) -> None:
+        self.commands.add(known, at)
+        self.happened.commands.append((known, at))
 
     def refuse_command(self, record: Record, why: UowError) -> None:
         """Answers a command at which the code failed, or of which a broker refuses what it asks for, without a look at that: groups and clock stay as they are."""
@@ -256,9 +273,14 @@ class Partition(PartitionState):
             "the code failed at it, which is a defect of uow" if is_defect else "a record that it leads to is refused"
         )
         text = f"{what}, so nothing is changed: {why}"
-        command = failed_command(read_headers(record) or [], text)
-        answer = Answered(command, False, text, record.timestamp()[1], record.offset())
-        self.happened.effects.append((answer, None, None))
+        headers, at = read_headers(record) or [], record.timestamp()[1]
+        command = failed_command(headers, text)
+        with suppress(Exception):  # it may be that which failed
+            read = self.command_reader.read(headers, record)
+            command = command._replace(is_verified=read.is_verified)
+            if isinstance(read, Command) and read.is_verified and not read.dry_run:
+                self._remember_as(refused_as(read.known_as), at)
+        self.happened.effects.append((Answered(command, False, text, at, record.offset()), None, None))
 
     def _awaits_row(self, command: Command | BadCommand, offset: int) -> bool:
         """True if a command names a row that is not known, as far as the rules were read when it came."""
@@ -291,8 +313,7 @@ class Partition(PartitionState):
             if several:
                 self.settle(command.group_id)
             return False, f"{DRY_RUN_WOULD}{text}" if obeyed else text
-        self.commands.add(command.id, at)
-        self.happened.commands.append((command.id, at))
+        self._remember(command, at)
         self._carry_out(decision, None)
         if command.manifest is not None and obeyed:
             group = self.groups[command.group_id]
@@ -341,8 +362,7 @@ class Partition(PartitionState):
             text += "; the next group that is complete need not wait, if its rule holds the first"
         if command.dry_run:
             return False, f"{DRY_RUN_WOULD}{text}" if ready or keeps else text
-        self.commands.add(command.id, at)
-        self.happened.commands.append((command.id, at))
+        self._remember(command, at)
         for group in ready:
             self.faulty.at = group
             self.bring(group)
@@ -363,8 +383,7 @@ class Partition(PartitionState):
         complaint = self._cannot_recycle(command, stray, marks)
         if command.dry_run:
             return False, complaint or f"{DRY_RUN_WOULD}gives it to the open group of its id, or opens the next one"
-        self.commands.add(command.id, at)
-        self.happened.commands.append((command.id, at))
+        self._remember(command, at)
         if complaint:
             return False, complaint
         assert stray is not None
@@ -410,8 +429,7 @@ class Partition(PartitionState):
         text = f"open groups of the row take {row.rule}"
         if command.dry_run:
             return False, f"{DRY_RUN_WOULD}{text}"
-        self.commands.add(command.id, at)
-        self.happened.commands.append((command.id, at))
+        self._remember(command, at)
         self.hold_live(row)
         for group in [*self.by_rule.get(row.rule_id, ())]:
             self.faulty.at = group

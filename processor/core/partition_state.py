@@ -49,6 +49,7 @@ from uow.schemas.component import decode_component
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import UnitOutcome
 from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.commands import CommandReader
 from uow.topics.grouping import GroupPolicy, NoRules, RuleTable
 from uow.topics.headers import MAX_ID_BYTES, Reading
 from uow.topics.partitioner import partition_for
@@ -126,6 +127,8 @@ class PartitionState:
         groups: Open groups by id.
         closed: Memory of closed ones.
         commands: Memory of commands.
+        command_reader: Reads them, and knows who may send which.
+        refused_early: Offsets of commands that were refused, and answered, before their turn. An owner that does not know of them answers them again.
         kept: By id, oldest first, the components of units that a late component may correct (B-205).
         kept_bytes: About the memory that they take.
         clock: Epoch ms; never goes backwards.
@@ -177,6 +180,8 @@ class PartitionState:
         self.rules: RuleTable = rules or NoRules()
         self.roll_over_bytes = roll_over_bytes
         self.reading = Reading.of(policy)
+        self.command_reader = CommandReader(place.destination, policy)
+        self.refused_early: set[int] = set()
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self.reading)
         self.reader = reader_of(policy)(place.topic, place.partition, self.reading, Caps.of(policy))
         self.groups: dict[bytes, Group] = {}

@@ -6,6 +6,7 @@ Belongs here: that one value. Does not belong here: its use (`task`, `outputs`, 
 from __future__ import annotations
 
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from uow.processor.engine.settings_record import RecordedSettings
 from uow.processor.engine.target_topics import TargetTopics, no_targets
 from uow.schemas.framing import single_object_header
 from uow.topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
+from uow.topics.commands import CommandReader
 from uow.topics.grouping import NoRules, RuleTable
 from uow.topics.partitioner import partition_for
 from uow.topics.path_map import PathMap
@@ -49,6 +51,8 @@ class TaskContext:
         targets: Which of their target topics are away, and what is refused; one for all tasks of a worker.
         faults: Groups at which the code failed; one for all tasks of a worker.
         figures: Of its groups by rule that closed, for metrics.
+        refused_commands: How many commands were refused since their senders have no right to them, by reason; one for all tasks of a worker.
+        refused_early: Offsets of refused commands that were answered before their turn, by partition; a restore of one keeps them.
         plan_bytes: Most bytes of the groups that one plan closes (`uow.processor.core.plan_size`).
     """
 
@@ -72,11 +76,18 @@ class TaskContext:
     targets: TargetTopics = field(default_factory=no_targets)
     faults: GroupFaults = field(default_factory=GroupFaults)
     figures: RuleFigures = field(default_factory=RuleFigures)
+    refused_commands: Counter[str] = field(default_factory=Counter)
+    refused_early: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     @property
     def roll_over_bytes(self) -> int:
         """Bytes, encoded, that the components of a group may have whose numbers are assigned: its unit fits a record then (B-59)."""
         return self.record_limit_bytes * 9 // 10
+
+    @property
+    def command_reader(self) -> CommandReader:
+        """Reads its commands."""
+        return CommandReader(self.destination, self.policy)
 
     def place(self, partition: int) -> PartitionAddress:
         """The address of one of its partitions."""

@@ -66,7 +66,7 @@ from uow.processor.engine.shares import Shares
 from uow.processor.engine.ticks import Look, TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults, from_position
 from uow.schemas.error_classes import InternalError, UowError
-from uow.topics.commands import RecordPlace
+from uow.topics.commands import Asked, AskedInVain, RecordPlace
 
 READ_TIMEOUT_S = 0.2
 """Longest one read waits for a first record: how long a stop or a deadline may go unseen."""
@@ -213,24 +213,26 @@ class Driver(PollLoop):
             records[:] = [Seen(record, headers) for headers, record in looked_at(records)]  # nobody may look twice
             task = owned.tasks[tp]
             commands = from_position(records, task.command_position)
-            if task.position in self._asked.take(tp, commands, task.has_answered):
+            if task.position in self._asked.take(tp, commands, task.context.command_reader, task.has_answered):
                 owned.quarantine.hurry(tp, self._clock.monotonic_ms())
 
     def _answer_about_others(self) -> None:
-        """In blocked partitions: a command about a record that is not the one that blocks does nothing."""
+        """In blocked partitions: a command about a record that is not the one that blocks does nothing, nor does one without right to it."""
         if not self._asked:
             return
         owned, batches = self._partitions, []
         for tp, task in owned.tasks.items():
             self._asked.passed(tp, task.command_position)
-            others = self._asked.others(tp, task.position) if tp in owned.quarantine else []
-            if others:
-                here = RecordPlace(*tp, task.position)
-                texts = [
-                    f"{each.command.source} does not block its partition, {here} does: nothing is done"
-                    for each in others
-                ]
-                batches.append(Batch(tp, Work.ANSWERS, answers=[*zip(others, texts, strict=True)]))
+            if tp not in owned.quarantine:
+                continue
+            here = RecordPlace(*tp, task.position)
+            answers: list[tuple[Asked | AskedInVain, str]] = [
+                (each, f"{each.command.source} does not block its partition, {here} does: nothing is done")
+                for each in self._asked.others(tp, task.position)
+            ]
+            answers += [(each, each.command.answer) for each in self._asked.in_vain(tp)]
+            if answers:
+                batches.append(Batch(tp, Work.ANSWERS, answers=answers))
         if batches:
             self._process(batches, self._source.token())
 
@@ -282,7 +284,9 @@ class Driver(PollLoop):
         if batch.count:
             self._shares.took(batch.tp, batch.count, batch.seconds + plan.seconds, self._clock.monotonic_ms())
         if batch.work is Work.ANSWERS:  # it is blocked still
-            self._asked.answered(batch.tp, [asked for asked, _ in batch.answers])
+            answered = [asked for asked, _ in batch.answers]
+            self._asked.answered(batch.tp, answered)
+            tasks[batch.tp].note_refused([each.offset for each in answered if isinstance(each, AskedInVain)])
             return
         self._partitions.on_progress(batch.tp)
         self._ports.faults.written(batch.tp, self._clock.monotonic_ms())

@@ -5,6 +5,7 @@ Belongs here: topics, partitions, keys, headers and values of outputs. Does not 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -55,7 +56,10 @@ from uow.topics.commands import (
     KIND_ANSWER,
     KIND_WARNING,
     USER_VERIFIED,
+    BadCommand,
     Command,
+    claimed,
+    shortened_name,
 )
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Reading, Refusal
@@ -63,6 +67,8 @@ from uow.topics.manifests import KIND_NOTICE, cancel_notice, read_manifest, requ
 from uow.topics.output import CancelNotice
 from uow.topics.policies import ExpirationPolicy, FieldSource, OutcomesPolicy
 from uow.topics.record_size import RecordLimit, record_size
+
+log = logging.getLogger("uow.commands")
 
 _FAILURES = {
     UnitOutcome.EXPIRED: b"expired",
@@ -90,7 +96,7 @@ class WrittenOutputs:
         refused_late: How many records were to be passed or sent on and are too large for it.
         notices: How many cancel notices were made.
         dropped_notices: How many were not, since their topic refuses them.
-        failed: By the id of the command: the error for which its unit failed.
+        failed: By what the command is remembered by (`Command.known_as`): the error for which its unit failed.
         external: By index in `outputs`: the component whose value is to be read back for it (W-117).
         bare: By index in `outputs`: the source offset of what passes without headers.
     """
@@ -129,7 +135,7 @@ def answer_record(answered: Answered, topics: DestinationTopics, partition: int,
         (names.SOURCE, f"{topics.commands}/{partition}/{offset}".encode()),
     ]
     if command.by is not None:
-        headers.append((USER_VERIFIED, b"false"))
+        headers.append((USER_VERIFIED, b"true" if command.is_verified else b"false"))
     return Output(topics.outcomes, partition, group_id.encode(), framing + codec.encode(answer), headers)
 
 
@@ -323,16 +329,32 @@ class OutputWriter:
 
     def _answer(self, answered: Answered, written: WrittenOutputs) -> None:
         """Every command has its answer, whatever `outcomes` says (W-203)."""
-        error = written.failed.get(answered.command.id) if isinstance(answered.command, Command) else None
+        command = answered.command
+        error = written.failed.get(command.known_as) if isinstance(command, Command) else None
         if error is not None:
             answered = answered._replace(done=error is not InternalError, text=f"fails the group: {_WHY_FAILED[error]}")
+        if isinstance(command, BadCommand) and command.refused:
+            self._tell_refused(command)
         context = self.context
         output = answer_record(answered, context.topics, self.partition, context.answer_header)
-        if self._is_given_up([output]):  # the sender's reason and name are what can be long
-            command = answered.command._replace(why=_STAYED, by=None)
+        if self._is_given_up([output]):  # the sender's reason and name can be long
+            command = answered.command._replace(why=_STAYED, by=shortened_name(answered.command.by))
             answered = answered._replace(command=command, text=answered.text[:_SHORT])
             output = answer_record(answered, context.topics, self.partition, context.answer_header)
         written.outputs.append(output)
+
+    def _tell_refused(self, command: BadCommand) -> None:
+        """Counts a command to which its sender has no right, and logs the first one of each kind."""
+        counts = self.context.refused_commands
+        counts[command.refused] += 1
+        if counts[command.refused] == 1:
+            log.warning(
+                "%s: a command is refused, %s by %s: %s; further ones are counted in uow_refused_commands_total",
+                self.context.destination,
+                command.verb,
+                claimed(command.by, command.is_verified),
+                command.complaint,
+            )
 
     def _warn(self, group: Group, told: DeadlineWarning, written: WrittenOutputs) -> None:
         """To `D.outcomes`, whatever `outcomes` says: who asks for warnings wants them (B-202)."""

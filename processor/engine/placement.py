@@ -26,7 +26,7 @@ from uow.processor.engine.ports import (
     Tp,
 )
 from uow.schemas.error_classes import StateCorruptedError
-from uow.topics.commands import Command, Verb, read_command
+from uow.topics.commands import Command, CommandReader, Verb
 from uow.topics.headers import Marks, Reading
 from uow.topics.path_map import PathMap, line_of
 
@@ -45,10 +45,11 @@ class Placement:
         paths: The map, shared with the tasks.
         log: Where it is read from and claimed in.
         reading: How headers are read.
+        commands: How commands are read.
     """
 
-    def __init__(self, paths: PathMap, log: PathLog, reading: Reading) -> None:
-        self._paths, self._log, self._reading = paths, log, reading
+    def __init__(self, paths: PathMap, log: PathLog, reading: Reading, commands: CommandReader) -> None:
+        self._paths, self._log, self._reading, self._commands = paths, log, reading, commands
 
     @property
     def memory_bytes(self) -> int:
@@ -90,7 +91,7 @@ class Placement:
     def _cancelled(self, batch: Batch) -> Iterator[bytes]:
         """Ids that commands close, even if nothing of them is here: a component that comes later must find its id closed (W-62)."""
         for pairs, record in looked_at(batch.commands):
-            command = None if isinstance(record, UnreadableRecord) else read_command(pairs or [], record.value())
+            command = None if isinstance(record, UnreadableRecord) else self._commands.read(pairs or [], record)
             if isinstance(command, Command) and command.verb is Verb.CANCEL and not command.dry_run:
                 yield command.group_id
 

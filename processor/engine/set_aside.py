@@ -16,17 +16,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from traceback import extract_tb, format_tb
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from uow.processor.core.columns import read_headers
 from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.core.group import Group
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
 from uow.schemas.error_classes import ConfigError, InternalError, StateCorruptedError, UowError
-from uow.topics.commands import BY_HAND, COMMAND, Asked, Command, RecordPlace, Verb, claimed, read_command
-from uow.topics.headers import ID, RULE
+from uow.topics.commands import BY_HAND, COMMAND, Asked, AskedInVain, Command, CommandReader, RecordPlace, Verb, claimed
+from uow.topics.headers import ID, RULE, SOURCE
 
 log = logging.getLogger("uow.set_aside")
+
+_T = TypeVar("_T")
 
 PER_MINUTE: Final = 10
 """Default of `worker.set_aside_per_minute`."""
@@ -158,21 +160,32 @@ class AskedAsides:
 
     def __init__(self) -> None:
         self._asked: dict[Tp, dict[int, tuple[RecordPlace, Asked]]] = {}
+        self._in_vain: dict[Tp, dict[int, AskedInVain]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._asked)
+        return bool(self._asked or self._in_vain)
 
-    def take(self, tp: Tp, commands: Sequence[RawRecord], is_answered: Callable[[Asked], bool]) -> set[int]:
+    def take(
+        self,
+        tp: Tp,
+        commands: Sequence[RawRecord],
+        reader: CommandReader,
+        is_answered: Callable[[Asked | AskedInVain], bool],
+    ) -> set[int]:
         """Notes those among some records of the partition of `D.commands`; they may come again, also answered ones. Returns the offsets that new ones name."""
         named = set()
         for record in commands:
-            asked = asked_aside(record)
+            asked = asked_aside(record, reader)
             if asked is None or asked[0][:2] != tp or is_answered(asked[1]):
+                continue
+            place, command = asked
+            if isinstance(command, AskedInVain):
+                self._in_vain.setdefault(tp, {})[command.offset] = command
                 continue
             known = self._asked.setdefault(tp, {})
             if record.offset() not in known:
-                known[record.offset()] = asked
-                named.add(asked[0].offset)
+                known[record.offset()] = place, command
+                named.add(place.offset)
         return named
 
     def of(self, tp: Tp, offset: int) -> Asked | None:
@@ -183,37 +196,49 @@ class AskedAsides:
         """The commands about other records."""
         return [asked for place, asked in self._of(tp) if place.offset != offset]
 
+    def in_vain(self, tp: Tp) -> list[AskedInVain]:
+        """Those whose senders have no right to them, about whichever record."""
+        return [*self._in_vain.get(tp, {}).values()]
+
     def _of(self, tp: Tp) -> list[tuple[RecordPlace, Asked]]:
         return [*self._asked.get(tp, {}).values()]
 
-    def answered(self, tp: Tp, asked: Sequence[Asked]) -> None:
+    def answered(self, tp: Tp, asked: Sequence[Asked | AskedInVain]) -> None:
         """These have their answers."""
         for each in asked:
-            self._asked.get(tp, {}).pop(each.offset, None)
+            for known in (self._asked, self._in_vain):
+                known.get(tp, {}).pop(each.offset, None)
 
     def passed(self, tp: Tp, command_position: int) -> None:
         """So far commands are decided."""
-        if tp in self._asked:
-            left = {offset: each for offset, each in self._asked[tp].items() if offset >= command_position}
-            self._asked[tp] = left
-            if not left:
-                del self._asked[tp]
+        _pass(self._asked, tp, command_position)
+        _pass(self._in_vain, tp, command_position)
 
     def forget(self, tp: Tp) -> None:
         """It was taken away."""
         self._asked.pop(tp, None)
+        self._in_vain.pop(tp, None)
 
 
-def asked_aside(record: RawRecord) -> tuple[RecordPlace, Asked] | None:
+def _pass(known: dict[Tp, dict[int, _T]], tp: Tp, position: int) -> None:
+    if tp in known:
+        known[tp] = {offset: each for offset, each in known[tp].items() if offset >= position}
+        if not known[tp]:
+            del known[tp]
+
+
+def asked_aside(record: RawRecord, reader: CommandReader) -> tuple[RecordPlace, Asked | AskedInVain] | None:
     """The command to set a record aside in a record of `D.commands`, and the place of the one it names; None if it is no such command."""
     headers = read_headers(record) or []
     if (COMMAND, Verb.SET_ASIDE.encode()) not in headers:
         return None
-    command = read_command(headers)
-    place = RecordPlace.parse(command.source) if isinstance(command, Command) else None
-    if place is None or not isinstance(command, Command):
-        return None
-    return place, Asked(command, record.timestamp()[1], record.offset())
+    command = reader.read(headers, record)
+    at, offset = record.timestamp()[1], record.offset()
+    if isinstance(command, Command):
+        place = RecordPlace.parse(command.source)
+        return None if place is None else (place, Asked(command, at, offset))
+    place = RecordPlace.parse((dict(headers).get(SOURCE) or b"").decode("utf-8", "replace"))
+    return None if place is None or not command.refused else (place, AskedInVain(command, at, offset))
 
 
 def is_by_hand(record: RawRecord) -> bool:
@@ -238,7 +263,7 @@ def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowErro
         cause: Why it is blocked, for people.
     """
     name, why, command_id = (
-        claimed(asked.command.by),
+        claimed(asked.command.by, asked.command.is_verified),
         asked.command.why,
         asked.command.id.decode(),
     )

@@ -25,7 +25,8 @@ from uow.schemas.error_classes import Complaint, ConfigError, StateCorruptedErro
 from uow.schemas.records import SETTINGS_KEY, SettingsRow
 from uow.topics.policies import DestinationPolicy
 
-_MARK = re.compile(r";S=([0-9a-f]{16})")
+_RIGHTS = ("command_keys", "unsigned_commands", "command_window_ms")
+_MARK = re.compile(r";S=([0-9a-f]{16})([0-9a-f]{16})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class RecordedSettings:
         row: The settings that are not at their default.
         value: Its bytes in the changelog.
         mark: Its mark.
+        rights: The mark of those settings that say who may send which command (`rights_of`).
         replaces: Marks that were recorded when this worker was found to be alone: it may put its own in their place.
     """
 
@@ -44,6 +46,7 @@ class RecordedSettings:
     row: SettingsRow
     value: bytes
     mark: str
+    rights: str = ""
     replaces: frozenset[str] = frozenset()
 
     @classmethod
@@ -51,7 +54,7 @@ class RecordedSettings:
         """For a destination with these settings."""
         row = row_of(policy)
         value = codec.frame(row)
-        return cls(destination, row, value, mark_of(value))
+        return cls(destination, row, value, mark_of(value), rights_of(policy))
 
     def is_recorded(self, value: bytes | None) -> bool:
         """True if a partition's row has the same settings; if not, the next plan writes ours.
@@ -124,6 +127,18 @@ def mark_in(metadata: str) -> str | None:
     """The mark beside a committed offset; None if there is none."""
     found = _MARK.search(metadata)
     return found[1] if found else None
+
+
+def rights_of(policy: DestinationPolicy) -> str:
+    """A short digest of who may send which command; empty if nobody needs a key."""
+    texts = _texts(policy)
+    return mark_of(json.dumps([texts[each] for each in _RIGHTS]).encode()) if policy.command_keys else ""
+
+
+def rights_in(metadata: str) -> str | None:
+    """The same of the workers, beside a committed offset; None if there is no mark of their settings."""
+    found = _MARK.search(metadata)
+    return (found[2] or "") if found else None
 
 
 def _texts(policy: DestinationPolicy) -> Mapping[str, str]:

@@ -74,7 +74,7 @@ from uow.schemas.records import (
     DecidedCommand,
     GroupRow,
 )
-from uow.topics.commands import Asked
+from uow.topics.commands import Asked, AskedInVain
 from uow.topics.grouping import NoRules
 from uow.topics.headers import RULE
 from uow.topics.path_map import MOST_ENDED, PARTITION, line_of
@@ -104,7 +104,7 @@ LEAVE_EVERY_MS = 5_000
 
 
 def offset_metadata(floor: int, rows: int, clock: int, context: TaskContext) -> str:
-    """Text beside the committed offset: replay floor, live rows of the changelog, the clock, the mark of the settings (W-68).
+    """Text beside the committed offset: replay floor, live rows of the changelog, the clock, the marks of the settings (W-68) and of the rights to commands.
 
     Also the partition count, where it binds groups (W-107).
     """
@@ -112,7 +112,8 @@ def offset_metadata(floor: int, rows: int, clock: int, context: TaskContext) -> 
     if context.policy.is_bound_to_count:
         text += f";P={context.partitions}"
     text += f";C={clock}"
-    return f"{text};S={context.recorded_settings.mark}" if context.recorded_settings is not None else text
+    settings = context.recorded_settings
+    return text if settings is None else f"{text};S={settings.mark}{settings.rights}"
 
 
 class PartitionTask:
@@ -153,7 +154,7 @@ class PartitionTask:
 
     def _empty_partition(self) -> Partition:
         context = self.context
-        return Partition(
+        empty = Partition(
             context.place(self.tp.partition),
             context.policy,
             context.plan_bytes,
@@ -163,6 +164,8 @@ class PartitionTask:
             if context.policy.strict_order
             else context.faults.of(self.tp).begin(),  # there nothing comes out before what stands
         )
+        empty.refused_early = context.refused_early[self.tp.partition]
+        return empty
 
     def let_go(self) -> None:
         """Lets go of everything held and remembered: it is not what is committed, and another task takes its place once it is restored. This one makes no plan any more."""
@@ -398,11 +401,19 @@ class PartitionTask:
         self._is_of_command = True
         return self._plan()
 
-    def has_answered(self, asked: Asked) -> bool:
+    def has_answered(self, asked: Asked | AskedInVain) -> bool:
         """True if a command was answered before it was its turn."""
+        if isinstance(asked, AskedInVain):
+            return asked.offset in self.partition.refused_early
         return self.partition.has_answered(asked.command, asked.at)
 
-    def answer_early(self, answers: Sequence[tuple[Asked, str]]) -> Plan:
+    def note_refused(self, offsets: Sequence[int]) -> None:
+        """The answers of these commands, refused before their turn, are written."""
+        known = self.partition.refused_early
+        known.difference_update([each for each in known if each < self.command_position])
+        known.update(offsets)
+
+    def answer_early(self, answers: Sequence[tuple[Asked | AskedInVain, str]]) -> Plan:
         """The plan of commands to set other records aside than the one that blocks: they are answered, and do nothing."""
         for asked, text in answers:
             self.partition.answer_early(asked, done=False, text=text)
@@ -777,7 +788,7 @@ class PartitionTask:
             self.partition.counts.faulty_groups += 1
             self.partition.faulty.closing.append((group.id, group.generation))
         if effect.command is not None:
-            written.failed[effect.command.id] = error
+            written.failed[effect.command.known_as] = error
         self.writer.write((Undelivered(failed, error, effect.command, fault=fault), None, group), written)
         return [(of, failed if one is effect.closed else one) for of, one in closed]
 

@@ -19,7 +19,7 @@ import confluent_kafka as ck
 from uow.processor.core.columns import Seen, looked_at
 from uow.processor.engine.set_aside import asked_aside
 from uow.processor.kafka.error_table import Meaning, is_passing, meaning_of
-from uow.topics.commands import Asked, RecordPlace
+from uow.topics.commands import Asked, CommandReader, RecordPlace
 from uow.topics.partitioner import partition_for
 
 log = logging.getLogger("uow.rules")
@@ -65,20 +65,20 @@ class KafkaAskedLog:
     """Port `AskedLog`.
 
     Args:
-        commands: `D.commands` by destination.
+        commands: `D.commands`, and how commands are read, by destination.
         make_consumer: Makes a consumer that is assigned by hand.
         monotonic: Seconds, from anywhere.
     """
 
     def __init__(
         self,
-        commands: Mapping[str, str],
+        commands: Mapping[str, tuple[str, CommandReader]],
         make_consumer: Callable[[], Any],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make_consumer, self._monotonic = make_consumer, monotonic
-        self._destinations = {topic: destination for destination, topic in commands.items()}
-        self._counts: dict[str, set[int]] = {topic: set() for topic in commands.values()}
+        self._destinations = {topic: (destination, reader) for destination, (topic, reader) in commands.items()}
+        self._counts: dict[str, set[int]] = {topic: set() for topic in self._destinations}
         self._next_counted = cycle(self._counts)
         self._leaderless: set[tuple[str, int]] = set()
         self._has_counted = self._lacks_some = False
@@ -162,10 +162,11 @@ class KafkaAskedLog:
 
     def _take(self, message: Any) -> None:
         ((headers, record),) = looked_at([message])  # they may not be readable
-        found = asked_aside(Seen(record, headers))
-        if found is not None and found[0] in self._found:
-            destination = self._destinations[message.topic()]
-            self._found[found[0]].append(AskedOf(destination, message.partition(), found[1]))
+        destination, reader = self._destinations[message.topic()]
+        place, asked = asked_aside(Seen(record, headers), reader) or (None, None)
+        # those that are refused are answered by the worker, when it is their turn
+        if place in self._found and isinstance(asked, Asked):
+            self._found[place].append(AskedOf(destination, message.partition(), asked))
 
     def close(self) -> None:
         """Closes the consumer."""

@@ -131,8 +131,8 @@ class Desk(Protocol):
         """Adds the records that become of some of one partition, or stops at one. An `UnreadableRecord` has headers that cannot be read."""
         ...
 
-    def destinations(self, topic: str) -> Sequence[str]:
-        """Those of an input's rules, in the order in which these are asked."""
+    def commanded_by(self, topic: str) -> Sequence[str]:
+        """The destinations whose commands set records of an input aside; one at least."""
         ...
 
     def set_aside(
@@ -509,7 +509,7 @@ class Router(PollLoop):
         """A partition cannot go on at a record: it is blocked, unless commands say that the record is to be set aside, which is then tried once."""
         was_tried = self._asides.pop(tp, None) is not None
         self._standing[tp] = standing
-        destinations = self._desk.destinations(tp.topic)
+        destinations = self._desk.commanded_by(tp.topic)
         heard = self._ports.asked.look(self._places()).get(standing.place, ())
         asked = [each for each in heard if each.destination in destinations]
         if asked and not was_tried:
@@ -525,7 +525,7 @@ class Router(PollLoop):
         """A blocked partition is tried at once when a command about its record comes: if it fails again, the record is set aside."""
         heard = self._ports.asked.look(self._places())
         for tp, (place, *_) in self._standing.items():
-            names = self._desk.destinations(tp.topic)
+            names = self._desk.commanded_by(tp.topic)
             is_asked = any(each.destination in names for each in heard.get(place, ()))
             if tp in self.status.blocked and is_asked and self._hurried.get(tp) != place:
                 self._hurried[tp] = place

@@ -24,7 +24,7 @@ from uow.processor.rules.rule_set import RuleSet
 from uow.processor.rules.trusted_rows import TrustedRows
 from uow.schemas.error_classes import UowError
 from uow.topics.catalogue import RULES_PARTITION
-from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.commands import Command, Verb
 from uow.topics.policies import DestinationPolicy
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
@@ -116,7 +116,8 @@ class RouterDesk:
     def _announced(self, row: ResolvedRow) -> Sequence[Output]:
         target, name = self._targets[row.rule.destination], row.name.encode()
         why = f"version {row.version} of the rules"
-        headers = command_headers(Command(b"rule-change:" + name, Verb.RULE_CHANGE, b"", why, rule=row.name))
+        command = Command(b"rule-change:" + name, Verb.RULE_CHANGE, b"", why, rule=row.name)
+        headers = target.command_headers(command, name, self._now_ms())
         commands = [Output(target.topics.commands, part, name, None, headers) for part in range(target.partitions)]
         told = Output(self._topic, RULES_PARTITION, name, row.encode(), [])
         return [*self._unwritten_mirror(), told, *commands]
@@ -154,9 +155,10 @@ class RouterDesk:
             seen, b"%s/%d/" % (tp.topic.encode(), tp.partition), self._now, _is_readable, found
         )
 
-    def destinations(self, topic: str) -> Sequence[str]:
-        """Those of an input's rules, in the order in which these are asked."""
-        return self._routings[topic].destinations
+    def commanded_by(self, topic: str) -> Sequence[str]:
+        """The destinations whose commands set its records aside: those of an input's rules, in the order in which these are asked; of these the ones with keys, if there are any."""
+        names = self._routings[topic].destinations
+        return [name for name in names if self._targets[name].policy.command_keys] or names
 
     def set_aside(
         self, headers: Headers | None, record: RawRecord, why: UowError, asked: Sequence[AskedOf], found: RoutedRecords

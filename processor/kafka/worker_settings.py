@@ -6,9 +6,10 @@ properties made from them (`uow.processor.kafka.clients`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from uow.topics.command_keys import CommandSigner
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routers import RouterSettings, RulesSettings
 from uow.topics.strict_order import OrderOverrideWarning
@@ -47,6 +48,7 @@ class WorkerSettings:
         routers: Routers by name.
         is_trial: True in profile `test`: what strict order asks of a cluster is mere advice.
         overrides: Settings that strict order overrides.
+        command_signer: Reads the key that signs the commands of its routers; None: they are not signed. Raises ConfigError if its file is no good.
     """
 
     application_id: str
@@ -74,6 +76,7 @@ class WorkerSettings:
     routers: Mapping[str, RouterSettings] = field(default_factory=dict)
     is_trial: bool = False
     overrides: tuple[OrderOverrideWarning, ...] = ()
+    command_signer: Callable[[], CommandSigner | None] = lambda: None
 
     @property
     def inputs(self) -> dict[str, str]:

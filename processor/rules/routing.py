@@ -40,6 +40,7 @@ from uow.schemas.faults import ENDS
 from uow.schemas.framing import single_object_header
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.command_keys import CommandSigner, signed_headers
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.headers import ALIASES, Reading, Refusal
 from uow.topics.manifests import RequestId
@@ -151,6 +152,7 @@ class RouteTarget:
         limit: Size of the records that `D.components` takes.
         partitions: How many `D.components` and `D.commands` have.
         answer_framing: Header of the values of answers in `D.outcomes`.
+        signer: Signs the commands of routers; None: they are not signed.
     """
 
     topics: DestinationTopics
@@ -158,6 +160,11 @@ class RouteTarget:
     limit: RecordLimit
     partitions: int = 1
     answer_framing: bytes = single_object_header("Answer")
+    signer: CommandSigner | None = None
+
+    def command_headers(self, command: Command, key: bytes, now_ms: int) -> Headers:
+        """The headers of a command with this key, signed as of now."""
+        return signed_headers(self.signer, self.topics.destination, key, None, command_headers(command), now_ms)
 
 
 @dataclass(slots=True, eq=False)
@@ -255,7 +262,7 @@ class RuleRouting:
             return None
         why = f"a record of its input could not be transformed: {_place(record).decode()}"
         command = Command(b"fail:" + _place(record), Verb.FAIL, key, why)
-        return Sent(self.target.topics.commands, key, None, command_headers(command))
+        return Sent(self.target.topics.commands, key, None, self.target.command_headers(command, key, now_ms))
 
     def _routed(self, record: RawRecord, headers: Headers, view: RecordView | None, now_ms: int) -> Routed:
         rule, value, brought = self.rule, record.value(), headers

@@ -337,5 +337,7 @@ def _placements(clients: Clients, contexts: Mapping[str, TaskContext]) -> Placem
             path_log = KafkaPathLog(
                 context.topics, context.paths, clients.path_consumer, clients.path_producer, end_offset
             )
-            by_topic[components] = Placement(context.paths, path_log, Reading.of(context.policy))
+            by_topic[components] = Placement(
+                context.paths, path_log, Reading.of(context.policy), context.command_reader
+            )
     return Placements(by_topic)

@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from uow.processor.engine.batch import Task
 from uow.processor.engine.ports import Tp
 from uow.processor.engine.rule_figures import Histogram, OpenFigures, RowFigures, RuleFigures
+from uow.topics.command_keys import Refused
 from uow.topics.order_state import OrderState, PartitionOrder, Seen, order_of
 from uow.topics.path_map import PathMap
 
@@ -224,6 +225,13 @@ def _one(value: Callable[[WorkerStatus], float]) -> Reading:
 def _figures(status: WorkerStatus) -> dict[str, RuleFigures]:
     """Of each destination of which this worker owns a partition."""
     return {status.destinations.get(tp.topic, tp.topic): task.context.figures for tp, task in status.tasks.items()}
+
+
+def _refused_commands(status: WorkerStatus, now_ms: int) -> Rows:
+    found = {status.destinations.get(tp.topic, tp.topic): task.context for tp, task in status.tasks.items()}
+    for destination, context in sorted(found.items()):
+        for reason in Refused:
+            yield (destination, reason.value), context.refused_commands[reason]
 
 
 def _of_rows(status: WorkerStatus) -> Iterator[tuple[Labels, RowFigures]]:
@@ -431,6 +439,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "Groups at which the code itself fails and that cannot even be closed: they stay open and are tried again, while the others go on.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.groups_alone),
+    ),
+    MetricSpec(
+        "uow_refused_commands",
+        "counter",
+        "Commands that were refused since their senders have no right to them, by reason: not_signed, unknown_key, signature, time, or verb. Only with command_keys.",
+        ("destination", "reason"),
+        _refused_commands,
     ),
     MetricSpec(
         "uow_deadline_warnings",

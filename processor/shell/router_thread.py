@@ -48,9 +48,11 @@ from uow.processor.rules.targets import target_topics
 from uow.processor.rules.trusted_rows import TrustedRows
 from uow.processor.shell.app import NewRouter
 from uow.processor.shell.monitor import WorkerStatus
+from uow.processor.shell.router_rights import check_rights
 from uow.schemas.error_classes import ConfigError
 from uow.schemas.registry import framer_for
 from uow.topics.catalogue import DestinationTopics, rules_topic
+from uow.topics.commands import CommandReader
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 
 log = logging.getLogger("uow.rules")
@@ -177,13 +179,17 @@ def kafka_router(
         partitions: Number of partitions by topic name, the same.
         on_step: Called at each commit step, with `router-` before its name; for drills.
         wall: The wall clock, epoch ms.
+
+    Raises:
+        ConfigError: As of `check_rights`.
     """
-    targets, framer = {}, framer_for(settings.registry_url)
+    check_rights(settings, rules.rules, wall())
+    targets, framer, signer = {}, framer_for(settings.registry_url), settings.command_signer()
     for name, policy in settings.destinations.items():
         topics = DestinationTopics(settings.application_id, name)
         limit = RecordLimit(limits.get(topics.components, INPUT_LIMIT_BYTES))
         framing = framer.header("Answer", topics.outcomes)
-        targets[name] = RouteTarget(topics, policy, limit, partitions.get(topics.components, 1), framing)
+        targets[name] = RouteTarget(topics, policy, limit, partitions.get(topics.components, 1), framing, signer)
     routers, started = settings.of_routers, time.monotonic()
 
     def new_router(
@@ -212,7 +218,7 @@ def kafka_router(
         )
         sink = KafkaSink(clients, routers, lambda step: on_step(f"router-{step}"), on_replaced, epochs=epochs)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
-        commands = {name: each.topics.commands for name, each in targets.items()}
+        commands = {name: (each.topics.commands, CommandReader(name, each.policy)) for name, each in targets.items()}
         asked = KafkaAskedLog(commands, clients.path_consumer)
         ports = RouterPorts(source, sink, starts, contents, desk, asked)
         status = worker.router = RouterStatus(

@@ -222,7 +222,8 @@ class Life:
         placements, paths = Placements({}), self.context.paths
         if paths is not None:
             path_log = SimPathLog(process, PATHS, paths)
-            placements = Placements({TOPICS.components: Placement(paths, path_log, Reading.of(self.context.policy))})
+            reading, commands = Reading.of(self.context.policy), self.context.command_reader
+            placements = Placements({TOPICS.components: Placement(paths, path_log, reading, commands)})
         ports = Ports(
             SimSource(process),
             sink,

@@ -364,6 +364,7 @@ def test_doctor_names_what_is_missing_and_what_to_do_and_then_that_all_is_well(r
     well = run("doctor")
     assert well.exit_code == 0, well.output
     assert f"ok    {destination}: 8 topics are right" in well.output
+    assert f"ok    {destination}: commands need no signature" in well.output
     assert f"ok    {destination}: 1 partitions can be restored, 0 groups are open" in well.output
     assert "-> start one with `uow worker`" in well.output
 

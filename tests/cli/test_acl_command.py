@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uow.cli.main import main
+from uow.ops.access import commands_text
 from uow.topics.access import Names, Only, Role, bindings, covers_workers
+from uow.topics.command_keys import CommandKey
+from uow.topics.policies import DestinationPolicy
 
 TOML = """
 [application]
@@ -57,6 +60,17 @@ def test_an_author_of_rules_may_ask_for_the_partitions_that_are_compared() -> No
     names = Names("A", "D", targets=("T",), conditions=frozenset({Only.RULES}))
     found = {(each.name, each.operation) for each, _ in bindings(Role.RULES_AUTHOR, names)}
     assert {("D.components", "Describe"), ("T", "Describe")} <= found
+
+
+def test_who_may_write_commands_is_told_what_that_gives_beside_the_keys(tmp_path: Path) -> None:
+    said = "D: commands need no signature: whoever may write to D.commands may send each of them, under any name"
+    assert said in show(tmp_path, "caller", "--destination", "D")[1]
+    assert "need no signature" not in show(tmp_path, "producer")[1]
+    assert "E: commands" not in show(tmp_path, "caller", "--destination", "D")[1]
+    key = CommandKey("ops", "", frozenset({"all"}))
+    assert commands_text("D", DestinationPolicy(command_keys=(key, key))) == (
+        "commands need the signature of a key (ops), but for manifest"
+    )
 
 
 @pytest.mark.parametrize("role", ["operator", "audit", "router", "rules-author"])

@@ -13,9 +13,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.fake_record import FakeRecord
+from tests.signed_commands import ForeignSigner
 from uow.cli import repair_command as repair
 from uow.cli.main import main
-from uow.ops.group_commands import UnansweredError
+from uow.config.loading import load
+from uow.ops import group_commands
+from uow.ops.group_commands import CommandClient, Reply, UnansweredError
+from uow.processor.engine.ports import Tp
+from uow.schemas import codec
 from uow.schemas.records import Answer, Range
 from uow.topics.commands import Command, Verb
 
@@ -32,16 +38,17 @@ class AnsweringWorker:
         self.is_silent = False
         self.obeying: set[int] = {1}
 
-    def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Answer]:
+    def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Reply]:
         self.commands += commands
         if self.is_silent:
             raise UnansweredError(commands, "D", timeout_s)
         for each in commands:
-            yield Answer(each.id.decode(), each.verb, each.group_id.decode(), "D", True, "it did", each.why, each.by, 0)
+            said = each.id.decode(), each.verb, each.group_id.decode(), "D", True, "it did", each.why, each.by, 0
+            yield Reply(Answer(*said), is_verified=False)
 
-    def ask_everywhere(self, command: Command, timeout_s: float) -> Iterator[tuple[int, Answer]]:
-        for partition, answer in enumerate(self.ask([command, command], timeout_s)):
-            yield partition, replace(answer, done=partition in self.obeying)
+    def ask_everywhere(self, command: Command, timeout_s: float) -> Iterator[tuple[int, Reply]]:
+        for partition, reply in enumerate(self.ask([command, command], timeout_s)):
+            yield partition, reply._replace(answer=replace(reply.answer, done=partition in self.obeying))
 
     @property
     def ids(self) -> dict[str, str]:
@@ -161,3 +168,40 @@ def test_a_whole_rule_is_released_with_an_answer_from_each_partition_b104(
     for wrong in (["--rule", "a", "order-1"], ["--rule", "a", "--all"], ["--rule", ""]):
         assert uow("release", *wrong).exit_code == 2
     assert uow("cancel", "--rule", "low-stock").exit_code == 2, "only a release is for a whole rule"
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_an_answer_to_another_command_of_the_same_id_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_signed: bool
+) -> None:
+    """Whoever reads `D.commands` knows the id, and may send another command under it before the answer comes."""
+    key = ForeignSigner("ops").write(tmp_path / "key") if is_signed else ""
+    (tmp_path / "uow.toml").write_text(f'[application]\nid = "A"\ncommand_key = "{key}"\n[destinations.D]')
+    monkeypatch.setattr(group_commands, "counts_with", lambda settings, *topics: dict.fromkeys(topics, 1))
+    right = Answer("c", "release", "order-1", "D", True, "delivers it", "why", "ops" if is_signed else "Jill", 5)
+    others = [replace(right, **each) for each in ({"verb": "cancel"}, {"id": "order-2"}, {"by": "Jack"}, {"by": None})]
+    log: list[FakeRecord] = []
+    place = Tp("D.outcomes", 0)
+
+    def append(answer: Answer, kind: bytes = b"answer") -> None:
+        headers = [("uow-kind", kind), ("uow-command-id", answer.command_id.encode())]
+        log.append(FakeRecord(len(log), headers, codec.frame(answer), tp=place))
+
+    class Reader:
+        def bounds(self, tps: Any) -> Any:
+            return {place: (0, len(log))}
+
+        def read(self, ranges: Any) -> Any:
+            start, end = ranges[place]
+            return [(place, log[start:end])] if end > start else []
+
+    def send(destination: str, command: Command) -> None:
+        for each in others:
+            append(each)
+        append(right, b"outcome")
+        append(right)
+
+    client = CommandClient(load(tmp_path / "uow.toml", {}), "D", SimpleNamespace(command=send), Reader())  # type: ignore[arg-type]
+    command = Command(b"c", Verb.RELEASE, b"order-1", "why", "Jill")
+    assert [reply.answer for reply in client.ask([command], 5)] == [right]
+    assert len(log) == 6

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from confluent_kafka import KafkaError
 from fake_handles import FakeBroker, consumed, failure
 
 import uow
+from tests.signed_commands import ForeignSigner
 from uow import Forwarded, errors
 from uow.client.following import Follower
 from uow.client.kafka_port import REFRESH_S
@@ -55,6 +58,29 @@ def test_a_cancel_tells_what_a_worker_made_of_it_w62(fake: FakeBroker, connectio
     answered(fake, answer_of(cancelled.command_id, "a repeated command does nothing more", False))
     found = cancelled.answer(5)
     assert found == answer_of(cancelled.command_id) == cancelled.answer(0)
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_an_answer_to_another_command_of_the_same_id_is_none(
+    fake: FakeBroker, tmp_path: Path, *, is_signed: bool
+) -> None:
+    """The id of a cancel can be guessed: somebody may send another command under it."""
+    key = ForeignSigner("forwarder").write(tmp_path / "key") if is_signed else ""
+    own = "forwarder" if is_signed else "Jill"
+    with fake.connect(command_key=key) as connection:
+        cancelled = connection.cancel(first(connection), destination="D", why="out of stock", by="Jill")
+        right = replace(answer_of(cancelled.command_id), by=own)
+        for other in (
+            replace(right, verb="expire"),
+            replace(right, id="order-2"),
+            replace(right, by="Jack"),
+            replace(right, by=None),
+            *([replace(right, by="Jill")] if is_signed else []),
+        ):
+            answered(fake, other)
+        assert cancelled.answer(0.1) is None
+        answered(fake, right)
+        assert cancelled.answer(5) == right
 
 
 def test_answers_to_several_cancels_come_in_any_order_w62(fake: FakeBroker, connection: uow.Connection) -> None:

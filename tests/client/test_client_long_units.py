@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from fake_handles import FakeBroker, consumed, failure
 
 import uow
 from tests.fake_record import FakeRecord
+from tests.signed_commands import ForeignSigner
 from uow import errors
-from uow.topics.commands import COMMAND
+from uow.terminal.printing import wall_clock_ms
+from uow.topics.command_keys import CommandKey
+from uow.topics.commands import COMMAND, Command, CommandReader
 from uow.topics.headers import DIGEST, END, ID, SEQ
+from uow.topics.policies import DestinationPolicy
 
 SENDERS, KEY = "shop-senders", b"megazon\0export"
 
@@ -133,6 +138,31 @@ def test_a_block_that_fails_before_anything_is_out_sends_nothing(shop: uow.Conne
     with pytest.raises(LookupError):
         fail()
     assert broker.visible == []
+
+
+@pytest.mark.parametrize("verb", [None, "release", "cancel"])
+def test_the_cancel_of_a_unit_is_obeyed_where_its_connection_has_a_key_for_it(
+    verb: str | None, broker: FakeBroker, tmp_path: Path
+) -> None:
+    """Its sender does not wait for an answer: without such a key the group stays open."""
+    signer = ForeignSigner("exporter")
+    key = CommandKey(signer.name, signer.public, frozenset({verb or "cancel"}))
+    command_key = signer.write(tmp_path / "exporter.key") if verb is not None else ""
+
+    def fail(connection: uow.Connection) -> None:
+        with long(connection) as unit:
+            unit.send("a")
+            unit.send("b")
+            unit.save()
+            raise LookupError
+
+    with broker.connect(application="shop", command_key=command_key) as connection, pytest.raises(LookupError):
+        fail(connection)
+    (sent,) = [each for each in broker.visible if each.name == "megazon.commands"]
+    record = FakeRecord(0, sent.headers, sent.value, sent.key, wall_clock_ms())
+    found = CommandReader("megazon", DestinationPolicy(command_keys=(key,))).read(sent.headers, record)
+    assert isinstance(found, Command) is (verb == "cancel")
+    assert found.is_verified is (verb is not None)
 
 
 def test_a_cancel_that_cannot_be_sent_is_logged_and_hides_no_error(

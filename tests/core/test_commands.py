@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.core.script import (
     Sent,
@@ -50,7 +53,9 @@ from uow.topics.commands import (
     Command,
     Verb,
     command_headers,
+    known_as,
     read_command,
+    signer_of,
 )
 from uow.topics.policies import (
     AliasFamily,
@@ -714,6 +719,30 @@ def test_what_is_remembered_of_commands_depends_on_those_since_the_first_remembe
         for each in added[min(added.index(known) for known in memory.at_by_id.items()) :]:
             again.add(*each)
         assert list(again.at_by_id.items()) == list(memory.at_by_id.items())
+
+
+@given(st.text(max_size=5), st.none() | st.text(min_size=1, max_size=5), st.binary(max_size=5))
+def test_who_signed_a_command_is_told_by_what_it_is_remembered_by(
+    command_id: str, signer: str | None, raw: bytes
+) -> None:
+    assert signer_of(known_as(command_id.encode(), signer)) == (signer or "").encode()
+    signer_of(raw)  # whatever a ledger has
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_makes_a_worker_forget_commands_of_somebody_else_by_their_number(seed: int) -> None:
+    """Each of three signers, and all those without a signature, as if there were nobody else; under want of memory those without go first."""
+    rnd, signers = Random(seed), ("ops", "op", "forwarder", None)
+    memory, alone = CommandMemory(1 << 40, 5), [CommandMemory(1 << 40, 5) for _ in signers]
+    for at in range(200):
+        (number,) = rnd.choices(range(4), (1, 1, 20, 20))
+        command_id = known_as(b"%d" % rnd.randrange(40), signers[number])
+        memory.add(command_id, at)
+        alone[number].add(command_id, at)
+    assert memory.at_by_id == ChainMap(*(each.at_by_id for each in alone))
+    assert memory.memory_bytes == sum(each.memory_bytes for each in alone)
+    memory.shrink(alone[3].memory_bytes)
+    assert memory.at_by_id == ChainMap(*(each.at_by_id for each in alone[:3]))
 
 
 def test_a_released_unit_that_fits_no_record_fails_and_the_answer_says_so_w115() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.core.rule_script import Table, r, row, sizes, told_by
 from tests.core.script import T0, Sent, Story, Told, clock, given_up, ms, refused, told, unit
 from tests.engine.test_by_rule_restored import restored, write
 from tests.fake_record import FakeRecord
+from tests.signed_commands import ForeignSigner
 from uow.processor.core.group import Group
 from uow.schemas.error_classes import (
     BadSequenceNumberError,
@@ -21,11 +23,12 @@ from uow.schemas.error_classes import (
     UnitClosedError,
 )
 from uow.topics import conditions
+from uow.topics.command_keys import CommandKey
 from uow.topics.commands import Command, Verb, command_headers, command_value
 from uow.topics.grouping import GroupPolicy
 from uow.topics.manifests import Manifest, ReplyContext, RequestEntry
 from uow.topics.policies import ExpirationPolicy, OutcomesPolicy, ValueFormat, ViolationPolicy
-from uow.topics.rules import Numbering, Release
+from uow.topics.rules import AtMaxOpenGroups, Numbering, Release
 
 TRIP = "low-stock/trip/1"
 FOLDERS = ("hotel", "flight", "flight")
@@ -402,6 +405,26 @@ def test_a_manifest_that_cannot_be_taken_changes_nothing() -> None:
     assert all(why in text for why, text in zip(steps, texts[2:], strict=True)), texts
     assert [answer.done for answer in played.answers] == [True, False] + [False] * len(steps)
     assert played.open == {TRIP: "", "low-stock/count": "1"}
+
+
+@pytest.mark.parametrize("since", [T0 - 1, T0 + 2_001, None])
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_a_manifest_without_a_signature_ends_no_group_where_signatures_are_asked_for(
+    since: int | None, *, is_signed: bool
+) -> None:
+    """A caller that may write manifests and nothing else could end those of all others, as many as it likes."""
+    signer = ForeignSigner("caller")
+    keys = () if since is None else (CommandKey("caller", signer.public, frozenset({"manifest"}), since),)
+    calls = [manifest(at=number, id=f"low-stock/trip/{number}") for number in range(3)]
+    if is_signed:
+        last = calls[-1]
+        calls[-1] = replace(last, headers=signer.sign("D", last.key, [*last.headers], ms(2), last.value))
+    rules = [gathering(rule={"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST})]
+    played = told_by(*calls, rules=rules, command_keys=keys)
+    ends_one = is_signed or since != T0 - 1
+    assert [answer.done for answer in played.answers] == [True, True, ends_one]
+    assert [*played.open] == [f"low-stock/trip/{number}" for number in range(3)][ends_one : 2 + ends_one]
+    assert ("may have 2" in played.answers[-1].text) is not ends_one
 
 
 def test_the_rules_are_read_before_a_manifest_with_an_unknown_row_is_refused() -> None:

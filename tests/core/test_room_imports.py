@@ -20,11 +20,11 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
 }
 """Rooms whose modules each of them may import, beside its own and the standard library."""
 LIBRARIES: Mapping[str, frozenset[str]] = {
-    CORE: frozenset({"google_crc32c"}),
-    ENGINE: frozenset({"google_crc32c", "fastavro"}),
-    RULES: frozenset({"google_crc32c", "cel", "jsonpath", "lxml", "sqlalchemy"}),
+    CORE: frozenset({"google_crc32c", "cryptography"}),
+    ENGINE: frozenset({"google_crc32c", "cryptography", "fastavro"}),
+    RULES: frozenset({"google_crc32c", "cryptography", "cel", "jsonpath", "lxml", "sqlalchemy"}),
 }
-"""Libraries that `uow.schemas` brings along: checksums, and Avro where a record is written by its schema. Those of expressions and their store."""
+"""Libraries that `uow.schemas` and `uow.topics` bring along: checksums, signatures of commands, and Avro where a record is written by its schema. Those of expressions and their store."""
 
 
 def _path(module: str) -> Path | None:

@@ -21,6 +21,8 @@ from uow.processor.engine.task import LEAVE_EVERY_MS, PartitionTask
 from uow.schemas import codec
 from uow.schemas.error_classes import StateCorruptedError
 from uow.schemas.records import Answer
+from uow.topics.command_keys import CommandKey, CommandSigner
+from uow.topics.commands import CommandReader
 from uow.topics.headers import Reading
 from uow.topics.partitioner import partition_for
 from uow.topics.path_map import (
@@ -89,13 +91,16 @@ class ClaimReader:
 class PlacingWorker:
     """One that owns all partitions."""
 
-    def __init__(self, log: ClaimLog, aliases: Sequence[AliasFamily] = ()) -> None:
+    def __init__(self, log: ClaimLog, aliases: Sequence[AliasFamily] = (), keys: tuple[CommandKey, ...] = ()) -> None:
         policy = policy_of(
-            routing=Routing.PATH, closed_retention_ms=PATH_RETENTION_MS, accept_aliases=frozenset(aliases)
+            routing=Routing.PATH,
+            closed_retention_ms=PATH_RETENTION_MS,
+            accept_aliases=frozenset(aliases),
+            command_keys=keys,
         )
         self.paths = PathMap()
         self.log, self.reader = log, ClaimReader(log, self.paths)
-        self.placement = Placement(self.paths, self.reader, Reading.of(policy))
+        self.placement = Placement(self.paths, self.reader, Reading.of(policy), CommandReader("D", policy))
         self.all = Placements({TOPICS.components: self.placement})
         context = context_of(policy, COUNT, paths=self.paths)
         self.tasks = {
@@ -360,6 +365,20 @@ def test_an_id_that_was_cancelled_before_its_components_came_is_placed_there_w62
     assert sent_on(worker.read((0, c(1, id="a")))[0]) == [2]
     plan = worker.read((2, c(1, id="a")))[2]
     assert [output.topic for output in plan.outputs] == [TOPICS.rejected]
+
+
+def test_a_cancel_to_which_its_sender_has_no_right_places_no_id(log: ClaimLog) -> None:
+    """Else anybody could decide where the components of somebody else go."""
+    signer = CommandSigner("ops", bytes(32))
+    worker = PlacingWorker(log, keys=(CommandKey("ops", signer.public, frozenset({"cancel"})),))
+    forged, signed = told("cancel", "a"), told("cancel", "b")
+    headers = signer.signed("D", b"b", None, signed.headers, worker.at)
+    commands: list[Any] = [
+        FakeRecord(0, forged.headers, None, b"a", worker.at),
+        FakeRecord(1, headers, None, b"b", worker.at),
+    ]
+    worker.all.ensure_placed([Batch(Tp(TOPICS.components, 2), commands=commands)])
+    assert log.claimed == [(b"b", 2)]
 
 
 def test_partitions_are_added_while_groups_are_open_w215(log: ClaimLog, worker: PlacingWorker) -> None:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.core.script import TOPICS, Story, c, context_of, ms, policy_of, told
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
+from uow.cli import rebuild_command
+from uow.cli.main import main
+from uow.config.loading import Settings
+from uow.ops import destination_logs, destination_rules
 from uow.ops.doctor import settings_differences
 from uow.ops.findings import CheckResult
+from uow.ops.recorded_rights import rights_complaint
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.ports import Tp
-from uow.processor.engine.restore import restore
+from uow.processor.engine.ports import Committed, Tp
+from uow.processor.engine.restore import Hints, hints, restore
 from uow.processor.engine.settings_record import (
     RecordedSettings,
     differences,
@@ -26,6 +36,7 @@ from uow.processor.engine.task import PartitionTask
 from uow.processor.shell.settings_check import checked_contexts
 from uow.schemas.error_classes import ConfigError, StateCorruptedError
 from uow.schemas.records import SETTINGS_KEY, SettingsRow
+from uow.topics.command_keys import CommandKey, CommandSigner
 from uow.topics.commands import Verb
 from uow.topics.policies import (
     AliasFamily,
@@ -220,6 +231,85 @@ def test_doctor_finds_settings_that_differ_from_those_of_the_workers_w68() -> No
     assert list(settings_differences(logs, context_of(DISCARD))) == []
     findings = [(each.verdict, each.what) for each in settings_differences(logs, context_of(LOGGING))]
     assert findings == [(CheckResult.LOOK, "D: expiration_policy is log here, but discard for the workers")]
+
+
+KEYS = (CommandKey("ops", CommandSigner("ops", bytes(32)).public, frozenset({"all"}), 5),)
+SIGNED = policy_of(command_keys=KEYS, command_window_ms=60_000)
+
+
+class Offsets:
+    """A reader of committed offsets alone: whatever else is asked of it ends the test."""
+
+    def __init__(self, *logs: Logs) -> None:
+        self.logs = {each.tp: each for each in logs}
+
+    def committed(self, tps: Sequence[Tp], isolation: str) -> Mapping[Tp, Committed]:
+        assert isolation == "read_uncommitted", "else it would wait for the open transaction of a dead worker"
+        return {tp: found for tp in tps for found in self.logs[tp].committed([tp]).values()}
+
+
+@pytest.mark.parametrize(
+    "here",
+    [
+        {"command_keys": ()},
+        {"command_keys": (replace(KEYS[0], since_ms=6),)},
+        {"command_keys": (replace(KEYS[0], verbs=frozenset({"cancel"})),)},
+        {"unsigned_commands": frozenset({"cancel"})},
+        {"command_window_ms": 60_001},
+    ],
+    ids=str,
+)
+def test_nobody_decides_old_commands_by_other_keys_than_the_workers(
+    here: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file without them would obey strangers, and drop what was obeyed, without a word."""
+    other = replace(SIGNED, **here)
+
+    class Asked(Exception):
+        """It would begin."""
+
+    def begin_work(*_: object) -> None:
+        raise Asked
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "uow.toml").write_text(f'[application]\nid = "{TOPICS.application}"\n[destinations.D]')
+    monkeypatch.setattr(destination_logs, "counts_with", lambda *_: {TOPICS.components: 1})
+    monkeypatch.setattr(destination_rules, "destination_rules", begin_work)
+    monkeypatch.setattr(rebuild_command, "rebuilt", begin_work)
+    monkeypatch.setattr(rebuild_command, "task_context", lambda settings, _: context_of(settings.policy("D")))
+    for theirs in (SIGNED, other):
+        reader = Offsets(lived(policy=theirs))
+        for place in (destination_logs, rebuild_command):
+            monkeypatch.setattr(place, "log_reader", lambda *_, found=reader: nullcontext(found))
+        for ours in (SIGNED, other):
+            monkeypatch.setattr(Settings, "policy", lambda *_, found=ours: found)
+            for arguments in (["audit", "--tables", "tables"], ["rebuild", "D", "--dry-run"]):
+                result = CliRunner().invoke(main, arguments)
+                assert isinstance(result.exception, Asked) is (ours is theirs)
+                assert ("the workers judge commands by other keys" in result.stderr) is (ours is not theirs)
+
+
+def test_a_setting_that_says_nothing_of_commands_stops_no_audit_and_reads_no_log() -> None:
+    """Also where nobody has keys: what was recorded is not looked at, and other partitions are not asked about."""
+    for ours, theirs in ((SIGNED, replace(SIGNED, max_bytes=7)), (DISCARD, REDIRECT), (DISCARD, NO_KEYS)):
+        logs = lived(policy=theirs)
+        logs.written.clear()
+        reader: Any = Offsets(logs)
+        assert rights_complaint(reader, TOPICS, [0], ours) is None
+    reader = Offsets(lived(context=context_of(SIGNED)))
+    assert rights_complaint(reader, TOPICS, [0], DISCARD) is None, "of a worker that recorded no settings yet"
+
+
+def test_without_keys_nothing_more_stands_beside_the_offset_and_with_them_older_workers_still_read_it() -> None:
+    assert RecordedSettings.of("D", NO_KEYS).rights == ""
+    with_keys = lived(policy=SIGNED).metadata
+    found = re.fullmatch("(1;F=.*;S=[0-9a-f]{16})([0-9a-f]{16})", with_keys)
+    assert found is not None
+    assert mark_in(with_keys) == mark_in(found[1]) == RecordedSettings.of("D", SIGNED).mark
+    assert hints(Committed(5, with_keys)) == hints(Committed(5, found[1])) != Hints()
+
+
+NO_KEYS = policy_of(unsigned_commands=frozenset({"cancel"}), command_window_ms=5)
 
 
 # -- from units to pass_through -------------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ import pytest
 from tests.fake_record import FakeRecord
 from uow.processor.engine.ports import Tp
 from uow.processor.kafka.asked_log import AGAIN_S, KafkaAskedLog
-from uow.topics.commands import Command, RecordPlace, Verb, command_headers
+from uow.topics.commands import Command, CommandReader, RecordPlace, Verb, command_headers
 from uow.topics.partitioner import partition_for
+from uow.topics.policies import DestinationPolicy
 
 COMMANDS = "supply.commands"
+READER = CommandReader("supply", DestinationPolicy())
 
 
 class Commands:
@@ -92,7 +94,7 @@ def moved(partitions: int) -> RecordPlace:
 def test_a_command_is_found_though_the_topic_has_grown_meanwhile(is_told_before: bool) -> None:
     """Also one from before: it stands where there were fewer partitions."""
     log, now = Commands(), [0.0]
-    asked = KafkaAskedLog({"supply": COMMANDS}, lambda: log, lambda: now[0])
+    asked = KafkaAskedLog({"supply": (COMMANDS, READER)}, lambda: log, lambda: now[0])
     place = moved(4)
     assert asked.look({place: 0}) == {place: []}
     if is_told_before:
@@ -113,7 +115,7 @@ def test_a_command_from_before_the_topic_grew_is_found_by_a_router_that_starts_a
     log.count = partitions
     log.tell(place)
     log.count = 7
-    (found,) = KafkaAskedLog({"supply": COMMANDS}, lambda: log).look({place: 0})[place]
+    (found,) = KafkaAskedLog({"supply": (COMMANDS, READER)}, lambda: log).look({place: 0})[place]
     assert found.partition == partition_for(place.key, partitions)
 
 
@@ -127,7 +129,9 @@ def test_a_look_asks_brokers_little_however_many_partitions_and_destinations_the
     """Inputs that are not blocked wait for each answer."""
     log, now, destinations = Commands(), [0.0], 10
     log.count, place = 256, moved(256)
-    asked = KafkaAskedLog({f"d{n}": f"d{n}.commands" for n in range(destinations)}, lambda: log, lambda: now[0])
+    asked = KafkaAskedLog(
+        {f"d{n}": (f"d{n}.commands", READER) for n in range(destinations)}, lambda: log, lambda: now[0]
+    )
     assert asked.look({place: 0}) == {place: []}
     assert len(elsewhere(log, place)) > 50
     assert log.questions <= 2 * destinations + 2, "the partitions and the end of each topic, and all times at once"
@@ -146,7 +150,7 @@ def test_a_partition_without_a_leader_keeps_no_command_elsewhere_from_being_hear
     other = next(each for each in (RecordPlace("events", n, 3) for n in range(100)) if partition_for(each.key, 7) == 6)
     log.tell(other)
     log.leaderless = {*range(6)}
-    asked = KafkaAskedLog({"supply": COMMANDS}, lambda: log, lambda: now[0])
+    asked = KafkaAskedLog({"supply": (COMMANDS, READER)}, lambda: log, lambda: now[0])
     assert [len(each) for each in asked.look({place: 0, other: 0}).values()] == [0, 1]
     log.leaderless = set()
     now[0] += AGAIN_S
@@ -170,7 +174,7 @@ def test_partitions_that_cannot_be_asked_are_left_out_and_asked_again(trouble: s
         log.strange = {*bad}
     else:
         log.offsets_for_times = failing  # type: ignore[method-assign]
-    asked = KafkaAskedLog({"supply": COMMANDS}, lambda: log, lambda: now[0])
+    asked = KafkaAskedLog({"supply": (COMMANDS, READER)}, lambda: log, lambda: now[0])
     assert len(asked.look({place: 0})[place]) == 1
     log.strange, log.offsets_for_times = set(), real  # type: ignore[method-assign]
     log.records.setdefault(bad[-1], []).append(log.records[partition_for(place.key, 7)][0])

@@ -21,7 +21,8 @@ from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
 from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import Fate, Keyless, NoKey, Routed, Sent
 from uow.schemas.error_classes import BadUnitIdError
-from uow.topics.commands import Command, RecordPlace, Verb, command_headers
+from uow.topics.commands import Asked, Command, CommandReader, RecordPlace, Verb, command_headers
+from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import ResolvedRow
 
 INPUT, OUTPUT, RULES = "stock.events", "supply.components", "A-rules"
@@ -41,7 +42,7 @@ class KeyDesk:
             sent = Sent(OUTPUT, dict(headers or ())["to"], record.value(), [("uow-input", where)])
             found.add(Routed(Fate.ROUTED, "rule", sent))
 
-    def destinations(self, topic: str) -> Sequence[str]:
+    def commanded_by(self, topic: str) -> Sequence[str]:
         return ["supply"]
 
     def set_aside(self, headers: Any, record: Any, why: Any, asked: Sequence[AskedOf], found: RoutedRecords) -> None:
@@ -149,8 +150,8 @@ class MemoryAsked:
     def look(self, standing: Mapping[RecordPlace, int]) -> Mapping[RecordPlace, list[AskedOf]]:
         found: dict[RecordPlace, list[AskedOf]] = {place: [] for place in standing}
         for record in self._kafka.topic("supply.commands"):
-            place, asked = asked_aside(record) or (None, None)
-            if place in found and asked is not None:
+            place, asked = asked_aside(record, CommandReader("supply", DestinationPolicy())) or (None, None)
+            if place in found and isinstance(asked, Asked):
                 found[place].append(AskedOf("supply", 0, asked))
         return found
 

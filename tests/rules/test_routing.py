@@ -13,7 +13,8 @@ from uow.processor.rules.routing import NAME_LIMIT_BYTES, Fate, NoKey, RecordRou
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.transforms import installed
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.commands import Command, read_command
+from uow.topics.command_keys import CommandKey, CommandSigner
+from uow.topics.commands import Command, CommandReader, read_command
 from uow.topics.policies import AliasFamily, DestinationPolicy, HandlingPolicy, ValueFormat, ViolationPolicy
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 from uow.topics.rules import DEFAULT_ROW, Change, DefaultGroup, Delay, KeyCase, Numbering, OnNoKey, Row, Rule, Source
@@ -39,6 +40,7 @@ def router(
     delays: Any = None,
     policy: DestinationPolicy = POLICY,
     sources: tuple[Source, ...] = (),
+    signer: CommandSigner | None = None,
 ) -> RecordRouting:
     """A router of these rules, each with the same rows."""
     rules = rules or (LOW_STOCK,)
@@ -47,7 +49,7 @@ def router(
     rule_set = RuleSet(
         RuleTables(changes=(CHANGE,), rules=rules, rows=tuple(own), delays=tuple(limits), sources=sources)
     )
-    target = RouteTarget(DestinationTopics("shop", "supply"), policy, RecordLimit(INPUT_LIMIT_BYTES))
+    target = RouteTarget(DestinationTopics("shop", "supply"), policy, RecordLimit(INPUT_LIMIT_BYTES), signer=signer)
     return RecordRouting([RuleRouting(rule, rule_set, target) for rule in rule_set.rules])
 
 
@@ -479,6 +481,19 @@ def test_under_fail_group_a_failing_transform_fails_the_group_if_it_is_known_b26
     assert (topic, value, command.verb, command.id) == ("supply.commands", None, "fail", b"fail:stock.events/2/3")
     assert where == command.group_id == (group or b"low-stock/trip/00000000000000000000000000000007")
     assert "stock.events/2/3" in command.why
+
+
+@pytest.mark.usefixtures("transforms")
+def test_the_command_that_fails_a_group_is_signed_by_the_key_of_the_router() -> None:
+    signer = CommandSigner("router", bytes(32))
+    keys = (CommandKey("router", signer.public, frozenset({"fail"})),)
+    policy = replace(POLICY, violation_policy=ViolationPolicy.FAIL_GROUP, command_keys=keys)
+    rule, given = replace(LOW_STOCK, transform="every_fourth_fails"), record(b"France", offset=3)
+    for own in (signer, None):
+        sent = route(router(rule, policy=policy, signer=own), given).command
+        assert sent is not None
+        read = CommandReader("supply", policy).read(sent.headers, FakeRecord(0, [], None, sent.key, T0 + 5))
+        assert (read.is_verified, isinstance(read, Command)) == (own is not None, own is not None)
 
 
 @pytest.mark.usefixtures("transforms")

@@ -20,7 +20,8 @@ from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.commands import Command, read_command
+from uow.topics.command_keys import CommandKey, CommandSigner
+from uow.topics.commands import Command, CommandReader
 from uow.topics.policies import DestinationPolicy, HandlingPolicy
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
@@ -241,10 +242,36 @@ def test_another_version_is_used_from_the_next_turn_on() -> None:
     assert [row.name for row in rows(one, b"UK")] == ["low-stock/UK@2"]
 
 
+@pytest.mark.parametrize("signed", [(), ("supply",), ("other",), ("supply", "other")])
+def test_where_one_destination_of_an_input_has_keys_those_without_do_not_set_its_records_aside(
+    signed: tuple[str, ...],
+) -> None:
+    """Else whoever may write the commands of one destination could take records from another one."""
+    keys = (CommandKey("ops", CommandSigner("ops", bytes(32)).public, frozenset({"all"}), 1),)
+    names, rules = ("supply", "other"), Rules()
+    second = replace(RULE, rule_id="second", destination="other")
+    rules.now = RuleSet(
+        replace(TABLES, rules=(*TABLES.rules, second), rows=(*ROWS, replace(ROWS[0], rule_id="second")))
+    )
+    targets = {
+        name: RouteTarget(
+            DestinationTopics("shop", name),
+            replace(POLICY, command_keys=keys if name in signed else ()),
+            RecordLimit(),
+        )
+        for name in names
+    }
+    routers = {"stock": RouterSettings(("stock.events",), ())}
+    found = RouterDesk(rules, routers, targets, reader(Log()), PLACE.topic, lambda: 0)
+    assert {*found.commanded_by("stock.events")} == {*(signed or names)}
+
+
 def test_a_version_of_a_live_rule_is_announced_once_to_all_partitions_and_a_planned_row_when_it_begins_b13() -> None:
     log, rules, now = Log(), Rules(), [0]
     live = replace(TABLES, rules=(replace(RULE, on_rule_change=OnRuleChange.LIVE),), rows=ROWS[:2])
-    target = RouteTarget(DestinationTopics("shop", "supply"), POLICY, RecordLimit(), partitions=3)
+    signer = CommandSigner("router", bytes(32))
+    policy = replace(POLICY, command_keys=(CommandKey("router", signer.public, frozenset({"rule-change"})),))
+    target = RouteTarget(DestinationTopics("shop", "supply"), policy, RecordLimit(), partitions=3, signer=signer)
     routers = {"stock": RouterSettings(("stock.events",), ())}
     rules.now = RuleSet(live)
 
@@ -259,8 +286,10 @@ def test_a_version_of_a_live_rule_is_announced_once_to_all_partitions_and_a_plan
             assert desk.announcement(tuple) == outputs, "an aborted transaction made nothing known"
             row, *commands = [output for output in outputs if output.key != RULES_KEY]
             assert {(each.topic, each.partition) for each in commands} == {("supply.commands", n) for n in range(3)}
-            (command,) = {read_command(each.headers) for each in commands}
+            heard = CommandReader("supply", policy)
+            (command,) = {heard.read(each.headers, FakeRecord(0, [], None, each.key, now[0])) for each in commands}
             assert isinstance(command, Command)
+            assert command.is_verified
             assert (row.topic, row.key) == (PLACE.topic, command.rule.encode())
             found.append(command.rule)
             for output in outputs[: -len(commands)]:

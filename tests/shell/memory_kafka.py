@@ -483,7 +483,7 @@ class MemoryLogReader:
     def __init__(self, kafka: MemoryKafka) -> None:
         self.kafka = kafka
 
-    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+    def committed(self, tps: Sequence[Tp], isolation: str = "read_committed") -> Mapping[Tp, Committed]:
         with self.kafka.lock:
             return {tp: self.kafka.committed.get(tp, Committed(None, "")) for tp in tps}
 

@@ -19,7 +19,9 @@ from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import Output, Refused, Tp
 from uow.processor.sim.simulated_kafka import StoredRecord
 from uow.schemas.records import Answer, Range
-from uow.topics.commands import Command, Verb, command_headers
+from uow.topics import commands as commands_module
+from uow.topics.command_keys import CommandKey, CommandSigner
+from uow.topics.commands import Command, Verb, command_headers, is_answer_to
 
 
 def ask(kafka: MemoryKafka, offset: int, name: str = "s", topic: str = "D.components") -> None:
@@ -193,6 +195,37 @@ def test_each_command_has_one_answer_and_only_what_blocks_is_set_aside(seed: int
     test()
 
 
+@in_a_loop
+async def test_a_refused_command_is_answered_while_its_partition_is_blocked_and_once() -> None:
+    """Somebody waits for the answer; the partition may be blocked for days. Tries of the record in between restore the partition."""
+    kafka = MemoryKafka()
+    signer = CommandSigner("ops", bytes(32))
+    policy = replace(UNITS, command_keys=(CommandKey("ops", signer.public, frozenset({"set-aside"}), 1),))
+    send(kafka, belongs_to(kafka, 0, "good"), (1, True))
+    send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1, value=b"boom")
+    async with running(kafka, settings(policy=policy)) as app:
+        await until(lambda: P0 in app.status.blocked)
+        for offset in (1, 7):  # the one that blocks, and another one
+            ask(kafka, offset, f"s{offset}")
+        await until(lambda: len(answers(kafka)) == 2)
+        assert P0 in app.status.blocked
+        assert [(each.done, each.text[:34]) for each in answers(kafka)] == [
+            (False, "refused: set-aside needs the signa")
+        ] * 2
+        counts = app.status.tasks[P0].context.refused_commands
+        assert counts == {"not_signed": 2}
+        assert not app.status.tasks[P0].partition.commands.at_by_id, "nobody takes an id that is not his"
+        command = Command(b"mine", Verb.SET_ASIDE, b"", "not needed", source="D.components/0/1")
+        headers = signer.signed("D", None, None, command_headers(command), kafka.clock.now_ms())
+        kafka.append("D.commands", None, None, headers, partition=0)
+        await until(lambda: not app.status.blocked)
+        ask(kafka, 9, "last")
+        await until(lambda: any(each.command_id == "last" for each in answers(kafka)))
+        assert counts == {"not_signed": 3}
+    assert sorted(each.command_id for each in answers(kafka)) == ["last", "mine", "s1", "s7"]
+    assert len(rejected(kafka)) == 1
+
+
 def _fails_at_decision(patch: pytest.MonkeyPatch) -> None:
     decide = partition_module.decide_command
 
@@ -205,14 +238,14 @@ def _fails_at_decision(patch: pytest.MonkeyPatch) -> None:
 
 
 def _fails_at_reading(patch: pytest.MonkeyPatch) -> None:
-    read = partition_module.read_command
+    read = commands_module.read_command
 
     def failing(headers: Any, value: bytes | None = None) -> Any:
         if (dict(headers)["uow-id"] or b"").startswith(b"bad"):
             raise RecursionError("too deep")
         return read(headers, value)
 
-    patch.setattr(partition_module, "read_command", failing)
+    patch.setattr(commands_module, "read_command", failing)
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])
@@ -494,7 +527,7 @@ async def test_an_answer_that_is_refused_for_its_length_is_written_without_the_s
     kafka = MemoryKafka()
     bad = belongs_to(kafka, 0, "bad")
     send(kafka, bad, (1, False))
-    command = Command(b"long", Verb.CANCEL, bad.encode(), "w" * 3_000)
+    command = Command(b"long", Verb.CANCEL, bad.encode(), "w" * 3_000, by="Jill")
     kafka.append("D.commands", bad.encode(), None, command_headers(command), partition=0)
     sink = Picky(kafka, lambda output: len(output.value or b"") > 2_000 and output.topic == "D.outcomes", tells=True)
     async with running(kafka, sink=sink) as app:
@@ -502,4 +535,5 @@ async def test_an_answer_that_is_refused_for_its_length_is_written_without_the_s
         assert app.status.blocked == {}
     (told,) = answers(kafka)
     assert (told.done, told.command_id, "left out" in told.why) == (True, "long", True)
+    assert is_answer_to(told, command, None), "or its sender would wait in vain"
     assert len(kafka.topic("D.errors")) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,7 +22,7 @@ from uow.ops import group_story
 from uow.ops.group_story import Event, Owner, owner, story
 from uow.ops.inspect import inspect_group
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.ports import Tp
+from uow.processor.engine.ports import Committed, Tp
 from uow.processor.kafka.router_desk import LoggedRules
 from uow.processor.shell.app import task_contexts
 from uow.topics.commands import Command, Verb, command_headers
@@ -120,6 +120,35 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return CliRunner().invoke(main, ["show", "D", *arguments], catch_exceptions=False)
 
     return run
+
+
+def test_show_says_where_the_workers_judge_commands_by_other_keys_and_asks_for_no_other_partition(
+    shown: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = MemoryKafka()
+    send(kafka, "UK", 2)
+
+    @in_a_loop
+    async def route() -> None:
+        async with running(kafka) as app:
+            await until(lambda: held(app) == 2)
+
+    route()
+    asked: list[Tp] = []
+
+    def committed(
+        self: MemoryLogReader, tps: Sequence[Tp], isolation: str = "read_committed"
+    ) -> Mapping[Tp, Committed]:
+        if isolation == "read_uncommitted":
+            asked.extend(tps)
+        return {tp: Committed(2, f"1;F=0;R=1;C=5;S={'a' * 16}{rights}") for tp in tps}
+
+    monkeypatch.setattr(MemoryLogReader, "committed", committed)
+    for rights in ("", "b" * 16):
+        said = shown(kafka, UK)
+        assert said.exit_code == 0, said.output
+        assert ("the workers judge commands by other keys" in said.stderr) is (rights != "")
+    assert {*asked} == {Tp("D.components", partition_for(UK.encode(), kafka.partitions))}
 
 
 def test_show_says_why_a_group_is_not_out_yet_b201(shown: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

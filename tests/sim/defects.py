@@ -605,7 +605,7 @@ def commands_are_forgotten_by_the_newest_append_time_ever_seen(original: Any) ->
         for known, then in list(self.at_by_id.items()):
             if then >= newest[self] - self.retention_ms:
                 return
-            del self.at_by_id[known]
+            self._forget(known)
 
     return wrong
 

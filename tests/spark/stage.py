@@ -30,6 +30,7 @@ from uow.spark_sink.destination_rules import DestinationRules
 from uow.spark_sink.kafka import Cluster
 from uow.spark_sink.tables import DeltaTables, Table, with_nested
 from uow.topics.catalogue import DestinationTopics, expected
+from uow.topics.command_keys import CommandSigner
 from uow.topics.commands import Command, command_headers, command_value
 from uow.topics.partitioner import partition_for
 from uow.topics.path_map import NONCE_BYTES, PathMap, claim_key, claim_value
@@ -247,11 +248,13 @@ class Stage:
                 task = self.tasks[p]
                 self._write([task.set_aside(each, why) if is_aside else task.process([each])])
 
-    def command(self, command: Command, *, is_kept: bool = True) -> None:
+    def command(self, command: Command, *, is_kept: bool = True, signer: CommandSigner | None = None) -> None:
         """A command is decided, after everything that was worked on; its record is lost to retention unless `is_kept`."""
         partition = partition_for(command.group_id, PARTITIONS)
         task = self.tasks[partition]
         where, headers, value = Tp(self.names.commands, partition), command_headers(command), command_value(command)
+        if signer is not None:
+            headers = signer.signed(self.names.destination, command.group_id, value, headers, self._at)
         record = FakeRecord(task.command_position, headers, value, command.group_id, self._at, where)
         if is_kept:
             self._producer.begin_transaction()

@@ -24,6 +24,7 @@ from uow.spark_sink.audit import AuditReport
 from uow.spark_sink.comparison import DifferenceKind
 from uow.spark_sink.recompute import Fate
 from uow.spark_sink.tables import Table
+from uow.topics.command_keys import CommandKey, CommandSigner
 from uow.topics.commands import Command, Verb
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import ExpirationPolicy, HandlingPolicy, LatePolicy, Routing
@@ -419,6 +420,23 @@ def test_units_count_once_in_whichever_topics_their_routes_say_w100(make_stage: 
     }
     assert report.count(Fate.DELIVERED) == report.found[Fate.DELIVERED] == 8
     assert (report.count(Fate.EXPIRED), report.count(Fate.OPEN)) == (2, 1)
+
+
+def test_the_audit_obeys_the_commands_that_the_worker_obeyed_and_no_others(make_stage: Callable[..., Stage]) -> None:
+    """Unsigned and forged ones have the ids of those that are signed, and the same append times."""
+    operator, stranger = CommandSigner("ops", bytes(32)), CommandSigner("ops", b"\1" * 32)
+    stage = make_stage(command_keys=(CommandKey("ops", operator.public, frozenset({"all"})),))
+    stage.send([c("wanted", 1), c("strange", 1), c("whole", 1, end=True)])
+    stage.work()
+    for group_id, verb in ((b"wanted", Verb.RELEASE), (b"strange", Verb.CANCEL)):
+        stage.command(Command(b"1", verb, group_id, "because"))
+        stage.command(Command(b"1", verb, group_id, "because"), signer=stranger)
+    stage.command(Command(b"1", Verb.RELEASE, b"wanted", "because"), signer=operator)
+    assert clean(stage, complete=1, partial=1).count(Fate.OPEN) == 1
+    stage.command(Command(b"2", Verb.CANCEL, b"strange", "because"), signer=operator)
+    clean(
+        stage, incremental=True, partial=1, cancelled=1
+    )  # no component came since the last audit, so that one is judged again
 
 
 def clean(stage: Stage, *, incremental: bool = False, **counts: int) -> AuditReport:

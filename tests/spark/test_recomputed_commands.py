@@ -39,7 +39,9 @@ from uow.spark_sink.recompute import (
 )
 from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics import headers as names
+from uow.topics.commands import CommandReader
 from uow.topics.headers import Reading
+from uow.topics.policies import DestinationPolicy
 
 
 def as_arrived(record: FakeRecord) -> Arrived:
@@ -132,7 +134,7 @@ def assert_fates(rows: Iterable[Row], task: PartitionTask, received: int) -> Non
 @pytest.mark.parametrize("seed", range(12))
 def test_every_record_and_unit_comes_out_as_the_worker_had_it_w203_w216(seed: int) -> None:
     task, world, arrived, told, decided, _ = lived(seed)
-    orders = orders_of(decided, told)
+    orders = orders_of(decided, told, CommandReader("D", DestinationPolicy()))
     assert len(orders) == sum(len(each.commands) for each in decided)
     place, policy = task.context.place(TP.partition), task.context.policy
     rows = settled(list(recompute(place, policy, [arrived], orders.values())), world)
@@ -164,11 +166,11 @@ def test_every_record_and_unit_comes_out_as_the_worker_had_it_w203_w216(seed: in
 @pytest.mark.parametrize("seed", range(8))
 def test_a_recomputation_that_goes_on_from_a_file_gives_the_same_rows_w216(seed: int, tmp_path: Path) -> None:
     task, _, arrived, told, decided, _ = lived(seed)
-    orders = orders_of(decided, told)
+    orders = orders_of(decided, told, CommandReader("D", DestinationPolicy()))
     place, policy = task.context.place(TP.partition), task.context.policy
     at = Random(seed).randrange(len(decided))
     cut = decided[at].stop
-    early = orders_of(decided[: at + 1], told)
+    early = orders_of(decided[: at + 1], told, CommandReader("D", DestinationPolicy()))
 
     def made(happenings: Iterable[Happening]) -> list[Row]:
         return [row for each in happenings for row in RowMaker(place, policy).rows(each)]
@@ -206,7 +208,7 @@ def test_the_ledger_tells_where_ids_belonged_as_well_as_the_rule_by_which_the_wo
     placement.follow(state.closed)
     recomputation, maker = Recomputation(state.place, policy, (), state, placement), RowMaker(place, policy)
     happenings: list[Happening] = []
-    orders = orders_of(decided, told)
+    orders = orders_of(decided, told, CommandReader("D", DestinationPolicy()))
     for ledger, each in zip(ledgers, decided, strict=True):
         placement.on_ledger(ledger)
         recomputation.obey(orders[(each.partition, *known)] for known in each.commands)

@@ -46,7 +46,7 @@ from uow.spark_sink.recompute import (
     recompute,
 )
 from uow.topics import headers as names
-from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.commands import Command, CommandReader, Verb, command_headers
 from uow.topics.manifests import Manifest, ReplyContext, RequestEntry
 from uow.topics.policies import DestinationPolicy, Fingerprints, OutcomesPolicy, ValueFormat
 from uow.topics.rules import (
@@ -185,7 +185,7 @@ def lived(seed: int, *, with_commands: bool = True) -> Life:
         closed = frozenset((each.id, each.generation) for each in found)
         ticks.append([Tick(ledger.to_offset, min(ledger.clock, now), closed)] if is_tick else [])
         written_clock = ledger.clock
-    orders = orders_of(decided, told)
+    orders = orders_of(decided, told, CommandReader("D", DestinationPolicy()))
     steps = [
         (one.stop, [*(orders[(one.partition, *each)] for each in one.commands), *tick])
         for one, tick in zip(decided, ticks, strict=True)

@@ -12,9 +12,10 @@ import click
 
 from uow.cli.options import config_option, destinations_option, json_option
 from uow.config.loading import Settings
-from uow.ops.access import OwnNames, rights
+from uow.ops.access import OwnNames, commands_text, rights
 from uow.terminal.printing import print_json, print_table, printable
-from uow.topics.access import ROLES, Binding, Role, has_transactions
+from uow.topics.access import ROLES, Binding, Operation, Role, has_transactions
+from uow.topics.catalogue import DestinationTopics
 
 
 @click.group()
@@ -78,6 +79,10 @@ def show(
                 ("resource", "name", "pattern", "operation", "for"), [(*each, why) for each, why in rows.items()]
             )
             click.echo()
+        may_write = {each.name for _, rows in found for each in rows if each.operation == Operation.WRITE}
+        for name, policy in settings.destinations.items():
+            if DestinationTopics("", name).commands in may_write:
+                click.echo(printable(f"{name}: {commands_text(name, policy)}"))
 
 
 def _row(roles: Iterable[Role], binding: Binding, why: str) -> dict[str, object]:

@@ -62,7 +62,9 @@ def command(
     Exit 0 when nothing is missing, doubled, wrong, out of order or unaccounted, else 1. Run `uow sink --once` first: a unit that the sink
     has not written yet counts as missing. With --incremental rows that an earlier audit has judged are not looked at again.
     """
+    from uow.ops.destination_logs import counts_with, log_reader
     from uow.ops.destination_rules import destination_rules
+    from uow.ops.recorded_rights import require_rights_of_workers
     from uow.spark_sink.audit import Audit, unjudged
     from uow.spark_sink.delta_sink import LOAD_RECORDS
     from uow.spark_sink.delta_sink import settings as spark_settings
@@ -73,6 +75,11 @@ def command(
 
     destinations = chosen_destinations(settings, chosen)
     cluster = cluster_of(settings)
+    for name in destinations:
+        topics = DestinationTopics(settings.application_id, name)
+        partitions = counts_with(settings, topics.components)[topics.components]
+        with log_reader(settings) as reader:
+            require_rights_of_workers(reader, topics, range(partitions), settings.policy(name))
     rules = destination_rules(settings, destinations)
     wanted = [
         (DestinationTopics(settings.application_id, name), settings.policy(name), DeltaTables(root, name))

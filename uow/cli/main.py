@@ -52,6 +52,7 @@ COMMANDS = {
     "report": "a page with plots about finished units",
     "sql": "ask the Delta tables a question",
     "prove": "cause faults on a real broker and check that nothing is lost",
+    "command-key": "make a key that signs commands",
     "acl": "the rights that each role needs on a cluster with an authorizer",
     "doctor": "check a deployment, with a remedy for each mistake",
     "config": "effective settings, and every mistake in them",
@@ -59,7 +60,7 @@ COMMANDS = {
 """Name and one line of help of each command, in the order of `uow --help`."""
 
 MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive", "remove", "erase"), "repair")
-MODULES["set-aside"] = "set_aside"
+MODULES |= {"set-aside": "set_aside", "command-key": "command_key"}
 """Module of each command that shares one, or has another name; the module keeps its commands by name in `commands`."""
 
 FAILED = 1

@@ -37,7 +37,12 @@ config_option = click.option("-c", "--config", "settings", type=_FILE, callback=
 config_file_option = click.option("-c", "--config", "path", type=_FILE, metavar="FILE", help=_FILE_HELP)
 """`-c FILE`: passes `path: Path | None` to the command, unread."""
 
-by_option = click.option("--by", default=getuser, metavar="NAME", help="Who gives the command.  [default: the user]")
+by_option = click.option(
+    "--by",
+    default=getuser,
+    metavar="NAME",
+    help="Who gives the command; with application.command_key it is the name of the key.  [default: the user]",
+)
 """`--by NAME`: passes `by: str` to a command that sends one to workers."""
 
 command_id_option = click.option(

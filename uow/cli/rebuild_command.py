@@ -27,6 +27,7 @@ from uow.ops.rebuild import (
     differences,
     rebuilt,
 )
+from uow.ops.recorded_rights import require_rights_of_workers
 from uow.processor.kafka.clients import Clients
 from uow.schemas.registry import framer_for
 from uow.terminal.printing import (
@@ -107,6 +108,7 @@ def command(
         )
     again = replace(context, policy=changed.policy(destination), unit_header=header)
     with log_reader(settings, PATIENCE_S) as reader:
+        require_rights_of_workers(reader, again.topics, range(again.partitions), again.policy)
         units = rebuilt(reader, again, until)
         if into is None:
             _report(ctx, [*differences(units, delivered(reader, context), first_ms, until)], len(units), as_json)

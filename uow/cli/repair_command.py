@@ -25,7 +25,7 @@ from uow.cli.options import (
 )
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader, task_context
-from uow.ops.group_commands import UnansweredError, command_client
+from uow.ops.group_commands import Reply, UnansweredError, command_client
 from uow.ops.inspect import open_groups
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import (
@@ -247,10 +247,10 @@ def ask(
         Progress(f"0 of {len(commands)} answered") as progress,
     ):
         try:
-            for count, answer in enumerate(client.ask(commands, timeout_s), 1):
-                obeyed = _is_obeyed(answer, dry_run)
+            for count, reply in enumerate(client.ask(commands, timeout_s), 1):
+                obeyed = _is_obeyed(reply.answer, dry_run)
                 failed |= not obeyed
-                _print(answer, obeyed, as_json)
+                _print(reply, obeyed, as_json)
                 progress.say(f"{count} of {len(commands)} answered")
         except UnansweredError as error:
             say(f"uow: {error} To ask again without executing it twice, add --command-id {base}")
@@ -266,13 +266,13 @@ def _ask_everywhere(
     is_done, is_unanswered = False, False
     with command_client(settings, destination, 1, timeout_s) as client:
         try:
-            for partition, answer in client.ask_everywhere(command, timeout_s):
-                obeyed = _is_obeyed(answer, command.dry_run)
+            for partition, reply in client.ask_everywhere(command, timeout_s):
+                obeyed = _is_obeyed(reply.answer, command.dry_run)
                 is_done |= obeyed
                 if as_json:
-                    print_json_line(as_data(answer) | {"rule": command.rule, "partition": partition})
+                    print_json_line(as_data(reply) | {"rule": command.rule, "partition": partition})
                 else:
-                    click.echo(_line(answer, f"{printable(command.rule)}, partition {partition}", obeyed))
+                    click.echo(_line(reply.answer, f"{printable(command.rule)}, partition {partition}", obeyed))
         except UnansweredError as error:
             say(f"uow: {error} To ask again without executing it twice, add --command-id {command.id.decode()}")
             is_unanswered = True
@@ -280,20 +280,20 @@ def _ask_everywhere(
         ctx.exit(FAILED)
 
 
-def as_data(answer: Answer) -> dict[str, Any]:
-    """An answer for JSON. No broker tells who sent the command, so the name is what its sender said."""
-    return asdict(answer) | {"by_verified": False}
+def as_data(reply: Reply) -> dict[str, Any]:
+    """An answer for JSON."""
+    return asdict(reply.answer) | {"by_verified": reply.is_verified}
 
 
 def _is_obeyed(answer: Answer, dry_run: bool) -> bool:
     return answer.done or (dry_run and answer.text.startswith(DRY_RUN_WOULD))
 
 
-def _print(answer: Answer, obeyed: bool, as_json: bool) -> None:
+def _print(reply: Reply, obeyed: bool, as_json: bool) -> None:
     if as_json:
-        print_json_line(as_data(answer))
+        print_json_line(as_data(reply))
     else:
-        click.echo(_line(answer, printable(answer.id), obeyed))
+        click.echo(_line(reply.answer, printable(reply.answer.id), obeyed))
 
 
 def _line(answer: Answer, about: str, obeyed: bool) -> str:

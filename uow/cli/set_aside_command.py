@@ -16,9 +16,8 @@ from uow.cli.options import DurationType, by_option, command_id_option, config_o
 from uow.cli.repair_command import as_data
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader
-from uow.ops.group_commands import UnansweredError, command_client
+from uow.ops.group_commands import Reply, UnansweredError, command_client
 from uow.processor.engine.ports import Tp
-from uow.schemas.records import Answer
 from uow.terminal.printing import print_json_line, printable, say
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, RecordPlace, Verb
@@ -81,13 +80,14 @@ def command(
         say(f"uow: {place} does not block its partition, which is {_at(at)}: nothing is done")
         ctx.exit(FAILED)
     asked = Command((command_id or str(uuid4())).encode(), Verb.SET_ASIDE, b"", why, by, source=str(place))
-    answer = _answer(settings, destination, asked, place, is_of_router, timeout / 1000)
-    if answer is None:
+    reply = _answer(settings, destination, asked, place, is_of_router, timeout / 1000)
+    if reply is None:
         if is_of_router and (at := _routed_to(settings, place)) != place.offset:
             say(f"uow: {place} blocks its partition no longer, which is {_at(at)}: nothing was done")
         ctx.exit(FAILED)
+    answer = reply.answer
     if as_json:
-        print_json_line(as_data(answer) | {"record": str(place)})
+        print_json_line(as_data(reply) | {"record": str(place)})
     else:
         click.echo(f"{answer.verb} {place}: {'done' if answer.done else 'not done'}: {printable(answer.text)}")
     if not answer.done:
@@ -96,7 +96,7 @@ def command(
 
 def _answer(
     settings: Settings, destination: str, asked: Command, place: RecordPlace, is_of_router: bool, timeout_s: float
-) -> Answer | None:
+) -> Reply | None:
     with command_client(settings, destination, 1, timeout_s) as client:
         try:
             return client.ask_aside(asked, None if is_of_router else place.partition, place.key, timeout_s)

@@ -14,6 +14,7 @@ from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader, task_context
 from uow.ops.group_story import MOST_READ, Owner, Story, owner, story
 from uow.ops.inspect import ClosedGroupView, InspectedGroup, inspect_group
+from uow.ops.recorded_rights import rights_complaint
 from uow.processor.engine.awaited import SourceState
 from uow.processor.engine.group_view import Inner, OpenGroup, arrival
 from uow.processor.engine.ports import LogReader, Tp
@@ -58,6 +59,7 @@ def command(
         now = wall_clock_ms()
         found = inspect_group(reader, context, group_id, generation or 0, now)
         is_known = found.open is not None or found.closed is not None
+        complaint = rights_complaint(reader, context.topics, [found.partition], context.policy) if is_known else None
         told = (
             story(reader, context, partition_counts(client), found, group_id, registry) if is_known else Story([], [])
         )
@@ -75,6 +77,8 @@ def command(
         _print(found, worker, now)
         _print_inner(inner, now)
         _print_story(told)
+    if complaint is not None:
+        say(f"uow: commands may have been judged otherwise: {complaint}")
     if not is_known:
         say(f"uow: {group_id!r} is neither open nor remembered as closed in {destination}")
         ctx.exit(FAILED)

@@ -59,6 +59,7 @@ def command(settings: Settings, worker_name: str | None, flush_on_stop: bool) ->
     if note := settings.without_effect_on_workers:
         set_up_log()
         logging.getLogger("uow.worker").warning(note)
+    settings.command_signer()  # now, and not when it is needed
     crash, wall = crash_hook(os.environ.get(CRASH_VARIABLE, "")), shifted_clock(os.environ.get(CLOCK_VARIABLE, ""))
     name = worker_name or f"{socket.gethostname()}-0"
     sys.exit(run_worker(settings.worker(name), crash, wall, _give_up(settings, name) if flush_on_stop else None))

@@ -21,7 +21,7 @@ from uow.client.kafka_port import ConsumedRecord, raw_headers
 from uow.schemas import codec
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import Answer
-from uow.topics.commands import COMMAND_ID, KIND_ANSWER
+from uow.topics.commands import COMMAND_ID, KIND_ANSWER, Command, is_answer_to
 from uow.topics.headers import KIND
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,9 @@ class Cancellation:
         command_id: `uow-command-id`.
     """
 
-    def __init__(self, command_id: str, answers: Answers) -> None:
-        self.command_id = command_id
+    def __init__(self, command: Command, signer: str | None, answers: Answers) -> None:
+        self.command_id = command.id.decode()
+        self._command, self._signer = command, signer
         self.forwarded = Forwarded.AGAIN
         self._found: Answer | None = None
         self._answers = answers
@@ -94,14 +95,14 @@ class Answers:
         self._follower: Follower | None = None
         self._asked: WeakValueDictionary[bytes, Cancellation] = WeakValueDictionary()
 
-    def expect(self, command_id: bytes) -> Cancellation:
-        """Call it before the command is sent. Raises as `Follower`."""
+    def expect(self, command: Command, signer: str | None) -> Cancellation:
+        """Call it before the command is sent, with the name of the key that signs it. Raises as `Follower`."""
         with self._lock:
             if self._follower is None:
                 self._follower = self._follow()
             elif not self._asked:  # no caller waits for the answers that came meanwhile
                 self._follower.skip()
-            asked = self._asked[command_id] = Cancellation(command_id.decode(), self)
+            asked = self._asked[command.id] = Cancellation(command, signer, self)
             return asked
 
     def wait(self, cancellation: Cancellation, timeout: float) -> None:
@@ -120,7 +121,9 @@ class Answers:
             headers = dict(raw_headers(record))
             asked = self._asked.get(headers.get(COMMAND_ID) or b"")
             if asked is not None and asked._found is None and headers.get(KIND) == KIND_ANSWER:
-                asked._found = codec.decode_as(Answer, record.value() or b"", registry=self._registry)
+                found = codec.decode_as(Answer, record.value() or b"", registry=self._registry)
+                if is_answer_to(found, asked._command, asked._signer):
+                    asked._found = found
         except DecodeError as error:
             log.warning(
                 "an answer that cannot be read, at %s/%s/%s: %s",

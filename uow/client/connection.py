@@ -7,6 +7,7 @@ Belongs here: the public calls (P-10 to P-15) and the ownership of handles. Does
 from __future__ import annotations
 
 import inspect
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -93,6 +94,7 @@ from uow.client.transaction import NamedTransactions, OneTransaction
 from uow.client.unit_writer import LongUnit, UnitWriter
 from uow.client.unshown_headers import UnshownHeaders
 from uow.client.verdict import GivenUp, Unreadable
+from uow.config.command_key_files import read_signer
 from uow.config.loading import load
 from uow.errors import AmbiguousSendError, CommitOutcomeUnknownError, IncompleteUnitError, Suspect
 from uow.processor.kafka.topic_ids import TopicIds
@@ -100,6 +102,7 @@ from uow.schemas import registry
 from uow.schemas.codec import SchemaSource
 from uow.schemas.error_classes import BadUnitIdError, ConfigError
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.command_keys import CommandSigner, signed_headers
 from uow.topics.commands import Command, Verb, command_headers, command_value
 from uow.topics.headers import (
     COMPONENT_ID,
@@ -154,6 +157,7 @@ class Factory:
         rollback_on_refresh: True rolls back the transaction of a transacted session that spans an outage, also where it could be committed (R-30).
         listener: Called with `ConnectionLost`, `ConnectionRefreshed` and `LostServer`, and with errors that no call is there to raise, in a
             thread of the connection (R-27).
+        command_key: File of the private key that signs the commands of this connection: `cancel`, the manifests of `fan_out`, `command`.
         kafka_port: Makes the library's handles; for tests (`uow.client.kafka_port.KafkaPort`).
 
     Raises:
@@ -180,6 +184,7 @@ class Factory:
         transaction_timeout_ms: int = 10_000,
         rollback_on_refresh: bool = False,
         listener: Listener | None = None,
+        command_key: Path | str = "",
         kafka_port: KafkaPort | None = None,
     ) -> None:
         self._servers = servers
@@ -195,6 +200,7 @@ class Factory:
         self._base, self._application = transactional_id or client_id or "", application
         self._rolls_back_on_refresh = rollback_on_refresh
         self._on_span, self._on_rejected, self._listener = on_span, on_rejected, listener
+        self._signer = read_signer(command_key) if command_key else None
 
     @classmethod
     def from_config(cls, path: Path | None = None, **settings: Any) -> Self:
@@ -213,6 +219,7 @@ class Factory:
             "kafka": found.kafka,
             "registry_url": found.registry_url,
             "application": found.application_id,
+            "command_key": found.value("application.command_key"),
             **found.client,
         }
         return cls(**(given | settings))
@@ -222,7 +229,7 @@ class Factory:
         session = Session(life, self._handles, self._base, self._application, self._registry, on_rejected, listener)
         session.rolls_back_on_refresh = self._rolls_back_on_refresh
         session.open()
-        return Connection(session, self._registry, self._families, self._on_span, self._application)
+        return Connection(session, self._registry, self._families, self._on_span, self._application, self._signer)
 
 
 class ConnectionFactory(Factory):
@@ -299,8 +306,10 @@ class Connection:
         families: tuple[AliasFamily, ...],
         on_span: Callable[[Span], object] | None,
         application: str,
+        signer: CommandSigner | None = None,
     ) -> None:
         self.id = session.id
+        self._signer = signer
         self._session, self._registry, self._application = session, registry, application
         self._reading = Reading(families)
         self._open_units: set[tuple[str, str]] = set()
@@ -1129,7 +1138,8 @@ class Connection:
             raise ConfigError("why", why, "a command needs a reason")
         source = f"{message.topic}/{message.partition}/{message.offset}"
         command = Command(f"cancel:{destination}:{source}".encode(), Verb.CANCEL, group_id, why, by)
-        hop, cancellation = self._hop(message), self._session.answers_of(destination).expect(command.id)
+        signer = None if self._signer is None else self._signer.name
+        hop, cancellation = self._hop(message), self._session.answers_of(destination).expect(command, signer)
         cancellation._sent(hop.forward(message, self._command_record(destination, command)), hop)
         return cancellation
 
@@ -1154,12 +1164,13 @@ class Connection:
             UowError: As leaving the block of `unit`.
         """
         self._require_open()
-        topic, key, headers = _topics(destination).commands, command.rule.encode(), command_headers(command)
+        key = command.rule.encode()
+        record = self._signed_command(destination, command, key, 0)
         transaction = OneTransaction(self._session.transactions)
         try:
             transaction.begin()
             for partition in range(partitions):
-                transaction.produce(OutgoingRecord(topic, key, None, headers, partition))
+                transaction.produce(OutgoingRecord(record.topic, key, None, record.headers, partition))
             transaction.commit(patience=transaction.patience())
         finally:
             transaction.end()
@@ -1171,13 +1182,19 @@ class Connection:
             UowError: As `send`.
         """
         self._require_open()
-        record = OutgoingRecord(_topics(destination).commands, key, None, command_headers(command), partition)
+        record = self._signed_command(destination, command, key, partition)
         return self._session.plain.send(f"command {command.id!r}", record)
 
     def _command_record(self, destination: str, command: Command) -> OutgoingRecord:
         partition = self._session.path_claims.known(destination, command.group_id)
-        topic, value = _topics(destination).commands, command_value(command)
-        return OutgoingRecord(topic, command.group_id, value, command_headers(command), partition)
+        return self._signed_command(destination, command, command.group_id, partition)
+
+    def _signed_command(self, destination: str, command: Command, key: bytes, partition: int) -> OutgoingRecord:
+        """The record of a command, signed as of now if this connection has a key."""
+        value = command_value(command)
+        now_ms = time.time_ns() // 1_000_000
+        headers = signed_headers(self._signer, destination, key, value, command_headers(command), now_ms)
+        return OutgoingRecord(_topics(destination).commands, key, value, headers, partition)
 
     def send_again(self, coordinates: str, record: OutgoingRecord) -> Sent:
         """Sends a record as it stands, that lies at these coordinates, outside transactions, and waits until the broker has it (W-202).

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from uow.config.command_key_files import read_signer
 from uow.config.route_settings import route_complaints
 from uow.config.settings import (
     DESTINATION,
@@ -35,8 +36,9 @@ from uow.config.settings import (
 )
 from uow.config.value_types import WrongValue, parsed, unknown
 from uow.schemas.error_classes import Complaint, ConfigError
-from uow.schemas.masking import MASK, masked_value
+from uow.schemas.masking import MASK, masked_path, masked_value
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.command_keys import CommandSigner
 from uow.topics.policies import (
     NEVER_MS,
     AliasFamily,
@@ -64,6 +66,8 @@ DEFAULT_FILE = Path("uow.toml")
 DEFAULT_ORIGIN = "default"
 PREFIX = "UOW_"
 DELIMITER = "__"
+LEAST_COMMANDS = 1000
+"""Least `closed_max_groups` of a destination with `command_keys`."""
 NOT_SHOWN = "..."
 """Printed in a complaint instead of a value that is in the wrong place, since it may be a secret that belongs elsewhere."""
 NAMED = ("destinations", "routers", "templates")
@@ -102,6 +106,8 @@ class Effective:
     @property
     def shown(self) -> Any:
         """The value as `uow.toml` would spell it, with secrets masked."""
+        if self.name == "application.command_key":
+            return masked_path(self.value)
         return MASK if self.is_secret else _plain(self.value)
 
 
@@ -197,6 +203,11 @@ class Settings:
             name.removeprefix(section): each.value for name, each in self.effective.items() if name.startswith(section)
         }
 
+    def command_signer(self) -> CommandSigner | None:
+        """Signs the commands of this program; None: no key is configured. Raises ConfigError if its file is no good."""
+        path = self.value("application.command_key")
+        return read_signer(path) if path else None
+
     def policy(self, destination: str) -> DestinationPolicy:
         """Policy of a destination.
 
@@ -232,6 +243,7 @@ class Settings:
             routers=dict(self.routers),
             is_trial=self.is_trial,
             overrides=self.overrides,
+            command_signer=self.command_signer,
             **values,
         )
 
@@ -402,6 +414,7 @@ class _Reading:
                 given = self._template(section, template) | given
             found = self._in_order(name, self._section(section, DESTINATION, given))
             self._check_corrections({each.name.rpartition(".")[2]: each for each in found})
+            self._check_window({each.name.rpartition(".")[2]: each for each in found})
             self._check_families({each.name.rpartition(".")[2]: each for each in found}["accept_aliases"])
             effective.update((each.name, each) for each in found)
             destinations[name] = DestinationPolicy(**{each.name.rpartition(".")[2]: each.value for each in found})
@@ -454,6 +467,19 @@ class _Reading:
         ):
             if given[key].value == value:
                 self.complain(late.name, late.value, f"units cannot be corrected with {text}", late.origin)
+
+    def _check_window(self, given: Mapping[str, Effective]) -> None:
+        """Copies of a signed command come within twice its window, and its id must be known so long, whatever its key signs meanwhile."""
+        window, most = given["command_window_ms"], given["closed_retention_ms"].value // 2
+        if given["command_keys"].value and window.value > most:
+            rule = (
+                f"must be at most half of closed_retention_ms, {most}: so long the id of a signed command is remembered"
+            )
+            self.complain(window.name, window.value, rule, window.origin)
+        count = given["closed_max_groups"]
+        if given["command_keys"].value and count.value < LEAST_COMMANDS:
+            rule = f"must be at least {LEAST_COMMANDS}: so many ids are remembered of each key, and a copy of an older command would be obeyed"
+            self.complain(count.name, count.value, rule, count.origin)
 
     def _check_families(self, families: Effective) -> None:
         """The same header cannot count from 0 and from 1 (W-17)."""
@@ -593,6 +619,8 @@ def _in_environment(name: str) -> str:
 def _warnings(destinations: Mapping[str, DestinationPolicy]) -> Iterable[str]:
     for name, policy in destinations.items():
         yield from _order_warnings(name, policy)
+        if not policy.command_keys and policy.unsigned_commands != STANDARD["unsigned_commands"]:
+            yield f"destinations.{name}: unsigned_commands has no effect without command_keys"
         limit = policy.incomplete_expiration_ms
         if policy.handling_policy is HandlingPolicy.PASS_THROUGH:
             if limit != NEVER_MS or policy.idle_expiration_ms != NEVER_MS:

@@ -21,6 +21,7 @@ from uow.config.value_types import (
 )
 from uow.topics import policies
 from uow.topics.catalogue import is_topic_name
+from uow.topics.commands import Verb
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import RouteMatching
 
@@ -133,6 +134,14 @@ SETTINGS: tuple[Setting, ...] = (
         Profile.PRODUCTION,
         "With `test`, what strict order asks of topics and a single broker cannot give (replicas) is a warning.",
         choices=Profile,
+    ),
+    Setting(
+        "application",
+        "command_key",
+        ValueType.TEXT,
+        "",
+        "File of the private key that signs the commands of this program: those of `uow release` and the like, of a client, of a worker and its routers. "
+        "`uow command-key create` makes one; if empty, they are not signed.",
     ),
     Setting(
         "worker",
@@ -599,6 +608,30 @@ SETTINGS: tuple[Setting, ...] = (
         "route_matching",
         RouteMatching,
         "The topics of a unit that several routes accept: that of the first route, or those of all.",
+    ),
+    Setting(
+        DESTINATION,
+        "command_keys",
+        ValueType.COMMAND_KEYS,
+        (),
+        "Keys that sign commands, and the verbs that each may sign. Without any, whoever may write to `D.commands` may send every command, under any name.",
+        reason="see below",
+    ),
+    Setting(
+        DESTINATION,
+        "unsigned_commands",
+        ValueType.CHOICES,
+        _DEFAULTS["unsigned_commands"],
+        "With `command_keys`: commands that need no signature.",
+        reason="callers of fan-out write manifests, which begin groups and end none; where they do not trust each other `[]`, and a key for each of them; add `cancel` only where every forwarder may give any unit up",
+        choices=Verb,
+    ),
+    _integer(
+        "command_window_ms",
+        between(1_000, 86_400_000),
+        "With `command_keys`: most time between the moment at which a command was signed and its append time, either way.",
+        "a client that tries to send a command longer than this sends it in vain; twice as long must fit into `closed_retention_ms`, since so long copies of "
+        "a command can come, and are known by its id",
     ),
 )
 

@@ -18,6 +18,7 @@ from uow.config.settings import (
     Setting,
 )
 from uow.config.value_types import ValueType
+from uow.topics.command_keys import MAX_NAME_CHARS
 from uow.topics.selector import MAX_CHARS
 
 PAGE = Path("docs") / "configuration.md"
@@ -103,6 +104,38 @@ They are joined by `AND`, `OR`, `NOT` and parentheses; before `BETWEEN`, `IN`, `
 `uow-priority` is 4 on a unit without that header. A condition has at most {MAX_CHARS} characters.
 """
 
+COMMAND_KEYS = f"""\
+## `[[destinations.NAME.command_keys]]`
+
+A key proves who sent a command, and a command is obeyed only if its key may sign its verb. `uow command-key create NAME --out FILE` makes a pair of keys
+and prints these lines:
+
+```toml
+[[destinations.megazon.command_keys]]
+name = "operators"
+public = "..."
+verbs = ["all"]
+from = 2026-12-01T00:00:00Z
+
+[[destinations.megazon.command_keys]]
+name = "forwarder of the warehouse"
+public = "..."
+verbs = ["cancel"]
+from = 2026-12-01T00:00:00Z
+until = 2027-12-01T00:00:00Z
+```
+
+`name` has 1 to {MAX_NAME_CHARS} characters and stands in answers and outcomes; `public` is the raw Ed25519 key in base64 (those of RFC 8032 and of our pages, whose private keys everybody can read, are refused). `verbs` are the
+[commands](wire-format.md#commands) that it may sign, `all` stands for every one. `from` and `until`, which may be left out, are moments with their zone; the key counts for what was
+appended from the first on and before the second. The earliest `from` of all keys is the moment from which signatures are asked for.
+`uow audit` and `uow rebuild` judge old commands by the file as it is now. So a key stays in it when it is replaced, with an `until`; to change its verbs give it an `until` and
+add an entry with a later `from`, which may have the same name and the same public key (while several entries of a key count, it may sign the verbs of each). Both moments are later than the restart of the workers. `unsigned_commands` and
+`command_window_ms` have no such times: with a shorter list or window commands that were obeyed count as refused in an audit of that time.
+`closed_max_groups` is at least 1000 with keys, since so many ids of each key are remembered: a copy of an older command would be obeyed.
+Like all settings of a destination these are the same for all of its workers, which are stopped to change them.
+
+"""
+
 KAFKA = """\
 ## `[kafka]`
 
@@ -125,7 +158,7 @@ def page() -> str:
         parts.append(_section(section, [setting for setting in SETTINGS if setting.section == section]))
         if section == "application":
             parts.append(KAFKA + "".join(_kafka_row(rule.properties, rule.allowed, rule.rule) for rule in KAFKA_RULES))
-    parts.append(ROUTES)
+    parts += [ROUTES, COMMAND_KEYS]
     if LATER:
         parts.append(f"{NOT_BUILT} {', '.join(f'`{name}`' for name in sorted(LATER))}.\n")
     return "\n".join(parts)
@@ -148,7 +181,7 @@ def _default(value: Any) -> str:
         case int():
             return str(value)
         case frozenset() | tuple():
-            return "[]"
+            return f"[{', '.join(sorted(map(_default, value)))}]"
         case _:
             return f'"{value}"'
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
+from uow.config.command_key_settings import read_command_keys
 from uow.config.route_settings import read_routes
-from uow.topics.routes import Route
 
 NEVER = -1
 
@@ -31,6 +31,7 @@ class ValueType(Enum):
     CHOICES = "list of"
     TEXTS = "list of texts"
     ROUTES = "tables of texts `when` and `to`"
+    COMMAND_KEYS = "tables, see below"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,9 @@ def parsed(kind: ValueType, choices: type[StrEnum] | None, value: Any) -> Any:
         case ValueType.TEXTS:
             return tuple(_texts(value))
         case ValueType.ROUTES:
-            return _routes(value)
+            return _tables(read_routes, value)
+        case ValueType.COMMAND_KEYS:
+            return _tables(read_command_keys, value)
 
 
 def _text(value: Any) -> str:
@@ -123,11 +126,11 @@ def _texts(value: Any) -> list[str]:
     return [_text(item) for item in value]
 
 
-def _routes(value: Any) -> tuple[Route, ...]:
-    routes, wrong = read_routes(value)
+def _tables(read: Callable[[Any], tuple[list[Any], list[str]]], value: Any) -> tuple[Any, ...]:
+    found, wrong = read(value)
     if wrong:
         raise WrongValue("; ".join(wrong))
-    return tuple(routes)
+    return tuple(found)
 
 
 def _choice(choices: type[StrEnum] | None, text: str) -> Any:

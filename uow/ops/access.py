@@ -92,3 +92,11 @@ def _names(
         own.writes,
         targets or units,
     )
+
+
+def commands_text(destination: str, policy: DestinationPolicy) -> str:
+    """Who may send commands, beside the rights of Kafka."""
+    if not policy.command_keys:
+        return f"commands need no signature: whoever may write to {destination}.commands may send each of them, under any name"
+    names = ", ".join(dict.fromkeys(each.name for each in policy.command_keys))
+    return f"commands need the signature of a key ({names}), but for {', '.join(sorted(policy.unsigned_commands)) or 'none'}"

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from uow.config.loading import Settings
+from uow.ops.access import commands_text
 from uow.ops.consumer_groups import committed_rows
 from uow.ops.destination_logs import log_reader, task_context
 from uow.ops.findings import CheckResult, Finding, ok
@@ -136,6 +137,8 @@ def _configuration(settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield ok(f"configuration of {settings.application_id}: {', '.join(settings.destinations)}")
+    for name, policy in settings.destinations.items():
+        yield ok(f"{name}: {commands_text(name, policy)}")
     for warning in settings.warnings:
         yield Finding(CheckResult.LOOK, warning, "see this setting in the configuration reference")
 

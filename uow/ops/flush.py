@@ -46,6 +46,6 @@ def give_up(settings: Settings, worker: str, groups: Sequence[HeldGroup]) -> Non
         ]
         log.info("%s: giving up %d open groups", destination, len(own))
         with command_client(settings, destination, len(commands), ANSWER_TIMEOUT_S) as client:
-            for answer in client.ask(commands, ANSWER_TIMEOUT_S):
+            for answer, _ in client.ask(commands, ANSWER_TIMEOUT_S):
                 if not answer.done:
                     log.warning("%s: %s stays open: %s", destination, answer.id, answer.text)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from uow.client.connection import Connection, connect
 from uow.config.loading import Settings
@@ -22,7 +23,8 @@ from uow.schemas.error_classes import DecodeError, UowError
 from uow.schemas.records import Answer
 from uow.schemas.registry import connect as connect_registry
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.commands import COMMAND_ID, Command, Verb
+from uow.topics.commands import COMMAND_ID, KIND_ANSWER, Command, Verb, is_answer_to, is_verified
+from uow.topics.headers import KIND
 from uow.topics.partitioner import partition_for
 
 LOOK_AGAIN_S = 0.05
@@ -31,6 +33,18 @@ ANSWERS_PER_S = 100
 
 _Waiting = dict[tuple[bytes, int | None], Command]
 """Commands by id and partition, as long as they are not answered; None: whichever partition it is."""
+
+
+class Reply(NamedTuple):
+    """An answer.
+
+    Attributes:
+        answer: The answer.
+        is_verified: True if a signature proves who sent the command.
+    """
+
+    answer: Answer
+    is_verified: bool
 
 
 class CommandClient:
@@ -50,8 +64,10 @@ class CommandClient:
         counts = counts_with(settings, topics.commands, topics.outcomes)
         self._topics, self._partitions = topics, counts[topics.commands]
         self._has_paths = settings.policy(destination).has_paths
+        signer = settings.command_signer()
+        self._signer = None if signer is None else signer.name
 
-    def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Answer]:
+    def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Reply]:
         """Sends commands, and yields their answers as they come.
 
         Args:
@@ -68,10 +84,10 @@ class CommandClient:
                 self._connection.command(self._destination, command)
 
         waiting: _Waiting = {(command.id, None): command for command in commands}
-        for _, answer in self._answers(waiting, homes, send, timeout_s):
-            yield answer
+        for _, reply in self._answers(waiting, homes, send, timeout_s):
+            yield reply
 
-    def ask_everywhere(self, command: Command, timeout_s: float) -> Iterator[tuple[int, Answer]]:
+    def ask_everywhere(self, command: Command, timeout_s: float) -> Iterator[tuple[int, Reply]]:
         """Sends a command about a whole rule to every partition, and yields the number of each partition with its answer (B-104).
 
         Args:
@@ -88,7 +104,7 @@ class CommandClient:
 
         yield from self._answers({(command.id, home): command for home in homes}, homes, send, timeout_s)
 
-    def ask_aside(self, command: Command, partition: int | None, key: bytes, timeout_s: float) -> Answer:
+    def ask_aside(self, command: Command, partition: int | None, key: bytes, timeout_s: float) -> Reply:
         """Sends a command to set a record aside, and waits for its answer.
 
         Args:
@@ -107,11 +123,11 @@ class CommandClient:
         def send() -> None:
             self._connection.command_to(self._destination, command, home, key)
 
-        return next(answer for _, answer in self._answers({(command.id, home): command}, [home], send, timeout_s))
+        return next(reply for _, reply in self._answers({(command.id, home): command}, [home], send, timeout_s))
 
     def _answers(
         self, waiting: _Waiting, homes: Iterable[int], send: Callable[[], None], timeout_s: float
-    ) -> Iterator[tuple[int, Answer]]:
+    ) -> Iterator[tuple[int, Reply]]:
         """Partitions of these with their answers, until nothing waits."""
         outcomes = [Tp(self._topics.outcomes, number) for number in sorted(homes)]
         positions = {tp: end for tp, (_, end) in self._reader.bounds(outcomes).items()}
@@ -122,11 +138,18 @@ class CommandClient:
             ends = {tp: end for tp, (_, end) in self._reader.bounds(outcomes).items()}
             for tp, records in self._reader.read({tp: (positions[tp], ends[tp]) for tp in outcomes}):
                 for record in records:
-                    command_id = dict(record.headers() or ()).get(COMMAND_ID)
-                    if command_id is None:
+                    said = dict(record.headers() or ())
+                    command_id = said.get(COMMAND_ID)
+                    if command_id is None or said.get(KIND) != KIND_ANSWER:
                         continue
-                    if any(waiting.pop((command_id, home), None) for home in (tp.partition, None)):
-                        yield tp.partition, self._answer(record.value() or b"")
+                    known = ((command_id, home) for home in (tp.partition, None))
+                    asked = next((each for each in known if each in waiting), None)
+                    if asked is None:
+                        continue
+                    answer = self._answer(record.value() or b"")
+                    if is_answer_to(answer, waiting[asked], self._signer):
+                        del waiting[asked]
+                        yield tp.partition, Reply(answer, is_verified(said))
             positions = ends
             if not waiting:
                 return
@@ -192,6 +215,7 @@ def command_client(settings: Settings, destination: str, count: int, timeout_s: 
             kafka=kafka,
             registry_url=registry_url,
             application=settings.application_id,
+            command_key=settings.value("application.command_key"),
             reconnect_policy="none",
         ) as connection,
         log_reader(settings, PATIENCE_S + timeout_s + count / ANSWERS_PER_S) as reader,

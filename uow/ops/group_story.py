@@ -22,7 +22,7 @@ from uow.schemas.records import Answer, ComponentRecord, DeadlineWarning, Outcom
 from uow.schemas.registry import Registry
 from uow.topics import headers as names
 from uow.topics.admin import described_group
-from uow.topics.commands import COMMAND_ID, KIND_WARNING, Command, claimed, read_command
+from uow.topics.commands import COMMAND_ID, KIND_WARNING, BadCommand, Command, claimed
 from uow.topics.headers import ENDS, decimal
 
 MOST_READ: Final = 500_000
@@ -156,12 +156,14 @@ class _Collector:
         for record in self._records(self._context.topics.commands, [partition]):
             if until is not None and record.timestamp()[1] > until:
                 continue
-            command = read_command(read_headers(record) or ())
+            command = self._context.command_reader.read(read_headers(record) or (), record)
+            if isinstance(command, BadCommand) and command.refused and command.group_id.encode() == self._id:
+                ids.add(command.id.encode())
+                yield _event(record, "command", f"{command.verb}{_by(command)}, refused: {command.why}")
             if isinstance(command, Command) and (command.group_id == self._id or (rule and command.rule == rule)):
                 ids.add(command.id)
-                by = f", by {claimed(command.by)}" if command.by else ""
                 about = f" of rule {command.rule}" if command.rule else ""
-                yield _event(record, "command", f"{command.verb}{about}{by}: {command.why}")
+                yield _event(record, "command", f"{command.verb}{about}{_by(command)}: {command.why}")
         for record in self._records(self._context.topics.outcomes, [partition]):
             if dict(read_headers(record) or ()).get(COMMAND_ID) in ids:
                 answer = self._decoded(record)
@@ -223,6 +225,10 @@ class _Collector:
             return codec.decode(record.value() or b"", registry=self._registry)
         except DecodeError:
             return None
+
+
+def _by(command: Command | BadCommand) -> str:
+    return f", by {claimed(command.by, command.is_verified)}" if command.by else ""
 
 
 def _event(record: RawRecord, what: str, text: str) -> Event:
