@@ -143,6 +143,11 @@ def test_unread_records_that_retention_takes_and_groups_nobody_adopted_are_told(
     assert any("group slow has not read is 5.0 d" in what for what in found), "\n".join(found)
     assert any(f"the group stranger reads {place.units} and is no subscription" in what for what in found)
     assert any("strict_priority is 7 here, but 4 for clients" in what for what in found)
+    for deleted in place.places.admin.delete_records([TopicPartition(place.units, 0, 2)]).values():
+        deleted.result(PATIENCE_S)
+    found = said(place)
+    assert any("group slow has not read, from offset 1 on, are deleted" in what for what in found), "\n".join(found)
+    assert any(f"the group stranger reads {place.units} and is no subscription" in what for what in found)
 
 
 def test_worker_of_a_strict_destination_says_what_it_waits_for_and_delivers_in_order(

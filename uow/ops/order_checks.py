@@ -43,8 +43,9 @@ GAPS_SHOWN = 5
 CLOCKS_MS = 20_000
 """By so much the clocks of a producer and of a coordinator may differ."""
 _CLASSIC: Final = (ConsumerGroupType.CLASSIC, ConsumerGroupType.CONSUMER, ConsumerGroupType.UNKNOWN)
-_NOT_OURS: Final = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED)
-"""A group went away meanwhile, or is not ours to see."""
+_DELETED: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+GONE: Final = 0
+"""In place of the time of a record that was deleted."""
 Place = tuple[str, int]
 
 
@@ -137,7 +138,7 @@ def look_at_ends(settings: Settings, client: AdminClient, topics: dict[str, int]
 def append_times(
     settings: Settings, places: Mapping[Place, int], isolation: str = "read_uncommitted"
 ) -> dict[Place, int]:
-    """Timestamps of the first records from these offsets on, those of open transactions too; none where nothing lies.
+    """Timestamps of the first records from these offsets on, those of open transactions too; none where nothing lies, `GONE` where they were deleted.
 
     Raises:
         KafkaException: A partition cannot be read, or nothing came in time.
@@ -152,7 +153,7 @@ def append_times(
         open_places, until = {*places}, time.monotonic() + ANSWER_S
         while open_places:
             record = handle.poll(max(0.0, until - time.monotonic()))
-            if record is None:
+            if record is None or time.monotonic() > until:
                 topic, partition = min(open_places)
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic}/{partition} cannot be read"))
             place, error = (record.topic() or "", record.partition() or 0), record.error()
@@ -160,9 +161,12 @@ def append_times(
                 continue
             if error is None:
                 found[place] = record.timestamp()[1]
+            elif error.code() in _DELETED:
+                found[place] = GONE
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
             open_places.remove(place)
+            handle.pause([TopicPartition(*place)])  # what lies behind would come before the others
             until = time.monotonic() + ANSWER_S
     return found
 
@@ -233,7 +237,8 @@ def _subscriptions(
     waiting: list[Waiting] = []
     committed = committed_by_groups(client, known)
     for cause in committed.unknown:
-        yield Finding(CheckResult.WRONG, f"{destination}: {cause}", "run `uow doctor` again once all brokers answer")
+        remedy = "run `uow doctor` again once all brokers answer; if it may not, grant DESCRIBE on groups"
+        yield Finding(CheckResult.WRONG, f"{destination}: {cause}", remedy)
     for group, offsets in committed.offsets.items():
         if group in known:
             waiting += waiting_at(settings, group, offsets, outputs, ends)
@@ -296,8 +301,16 @@ def _too_old(
     for each in behind:
         kept = retention[each.place[0]]
         longest = limit if limit != NEVER_MS else kept // 2
-        age = wall_clock_ms() - ages.get(each.place, wall_clock_ms())
-        if kept != NEVER_MS and age > longest:
+        at = ages.get(each.place, wall_clock_ms())
+        age = wall_clock_ms() - at
+        if at == GONE:
+            what = f"{each.place[0]}/{each.place[1]}: records that group {each.group} has not read, from offset {each.order.position} on, are deleted"
+            yield Finding(
+                CheckResult.WRONG,
+                what,
+                "they are lost; see what deleted them: retention.ms, retention.bytes or DeleteRecords",
+            )
+        elif kept != NEVER_MS and age > longest:
             what = f"{each.place[0]}/{each.place[1]}: the first record that group {each.group} has not read is {span_text(age)} old"
             remedy = f"the topic keeps records for {span_text(kept)}: after that it is lost; raise retention.ms, or mend the reader"
             yield Finding(CheckResult.WRONG, what, remedy)
@@ -324,8 +337,11 @@ def committed_by_groups(client: AdminClient, known: Collection[str]) -> Committe
         try:
             rows = committed_rows(client, group)
         except KafkaException as failure:
-            if group in known or failure.args[0].code() not in _NOT_OURS:
+            code = failure.args[0].code()
+            if code != KafkaError.GROUP_ID_NOT_FOUND and (
+                group in known or code != KafkaError.GROUP_AUTHORIZATION_FAILED
+            ):
                 found.unknown.append(f"the offsets of group {group} are not known: {failure}")
-            continue
+            continue  # else it has none, or is not ours to see
         found.offsets[group] = {(row.topic, row.partition): (row.offset, row.metadata or "") for row in rows}
     return found
