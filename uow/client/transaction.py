@@ -143,16 +143,17 @@ class Transaction:
             raise self._taken_over()
         self._undelivered = self._failure = self._suspect = None
         self._count = 0
-        patience = self._patience()
-        while not self.beginning.acquire(timeout=TURN_S):
-            patience(None)
+        patience, has_turn = self._patience(), False
         try:
+            while not (has_turn := self.beginning.acquire(timeout=TURN_S)):
+                patience(None)
             self._producer.begin(patience)
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             raise (self._broken(error) if self._producer.is_open else _init_error(error)) from failure
         finally:
-            self.beginning.release()
+            if has_turn:
+                self.beginning.release()
         self.state = TransactionState.OPEN
 
     def _patience(self) -> Callable[[KafkaException | None], object]:
