@@ -439,6 +439,30 @@ def test_the_failure_of_a_unit_is_told_to_the_command_that_asked_for_it_and_not_
     ]
 
 
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_the_failure_of_a_unit_is_told_to_the_command_that_asked_for_it_and_not_to_its_repetitions(
+    *, has_keys: bool
+) -> None:
+    """They may be in one plan, as where an operator who heard nothing asks again."""
+    life = Life()
+    life.context = context_of(policy() if has_keys else policy_of(), record_limit_bytes=2_000)
+    life.task = PartitionTask(TP, life.context)
+    life.task.process([FakeRecord(0, [("uow-id", b"a"), ("uow-seq", b"1")], b"v" * 1_900, b"a", T0, TP)])
+    where = Tp(TOPICS.commands, TP.partition)
+    told = [
+        FakeRecord(n, signed(OPERATOR, headers) if has_keys else headers, None, b"a", T0, where)
+        for n, headers in enumerate([release(dry_run=True), release(), release(), release(dry_run=True)])
+    ]
+    plan = life.task.process([], told)
+    answers = [codec.decode_as(Answer, each.value or b"") for each in plan.outputs if COMMAND_ID in dict(each.headers)]
+    assert answers[0].text.startswith("dry run, nothing is changed: ")
+    assert [(each.done, each.text) for each in answers[1:]] == [
+        (True, "fails the group: its unit fits no record"),
+        *[(False, "a repeated command does nothing more")] * 2,
+    ]
+    assert not answers[0].done
+
+
 def test_an_early_look_at_commands_to_set_aside_asks_for_the_right_too() -> None:
     reader = CommandReader("D", policy())
     asks = release(verb=Verb.SET_ASIDE, source=f"{TOPICS.components}/0/5")
