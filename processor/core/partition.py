@@ -229,6 +229,8 @@ class Partition(PartitionState):
             text = "a repeated command does nothing more"
         elif command.verb is Verb.SET_ASIDE:
             text = f"{command.source} does not block its partition, which is at {self.position}: nothing is done"
+            if command.is_verified:  # a copy does nothing either once the record blocks
+                self._remember(command, at)
         else:
             done, text = self._decide_command(command, at)
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
@@ -243,12 +245,15 @@ class Partition(PartitionState):
         """True if a command to set a record aside was answered while the partition was blocked, or is for a router, which answers it."""
         place = RecordPlace.parse(command.source)
         is_own = place is not None and place.topic == self.place.topic
-        return not is_own or self.has_answered(command, at)
+        return not is_own or self._was_answered(command, at)
 
-    def has_answered(self, command: Command, at: int) -> bool:
-        """True if this very command, or one with its id that came later, was answered."""
+    def _was_answered(self, command: Command, at: int) -> bool:
         last = self.commands.get(command.known_as)
         return last is not None and last >= at
+
+    def has_answered(self, command: Command, at: int) -> bool:
+        """True if this very command, or one with its id that came later, was answered; of a signed one also if an earlier one was, of which it may be a copy."""
+        return self._was_answered(command, at) or (command.is_verified and self._is_repeated(command))
 
     def answer_early(self, asked: Asked | AskedInVain, *, done: bool, text: str) -> None:
         """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""

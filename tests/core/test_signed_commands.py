@@ -475,6 +475,33 @@ def test_an_early_look_at_commands_to_set_aside_asks_for_the_right_too() -> None
         assert found[1].command.is_verified is (headers is not asks)
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_copy_of_a_command_to_set_aside_is_not_obeyed_once_its_record_blocks(*, is_early: bool) -> None:
+    """Its sender was told that nothing is done; the answer came while another record blocked the partition, or none did."""
+    life = Life()
+    headers = signed(OPERATOR, release(verb=Verb.SET_ASIDE, source=f"{TOPICS.components}/{TP.partition}/5"))
+    if is_early:
+        found = asked_aside(
+            FakeRecord(0, headers, None, b"a", T0, Tp(TOPICS.commands, TP.partition)), life.task.context.command_reader
+        )
+        assert found is not None
+        life.plans.append(life.task.answer_early([(found[1], "nothing is done")]))
+    else:
+        answer, _ = life.tell(headers)
+        assert (answer.done, "nothing is done" in answer.text) == (False, True)
+    reader = life.task.context.command_reader
+    for _ in range(2):
+        copy = FakeRecord(len(life.commands), headers, None, b"a", T0 + 10, Tp(TOPICS.commands, TP.partition))
+        again = asked_aside(copy, reader)
+        assert again is not None
+        assert life.task.has_answered(again[1]), "nobody hears it"
+        life.restart()
+    signed_anew = signed(OPERATOR, release(command_id="d", verb=Verb.SET_ASIDE, source=f"{TOPICS.components}/0/5"))
+    other = asked_aside(FakeRecord(9, signed_anew, None, b"a", T0 + 10, Tp(TOPICS.commands, 0)), reader)
+    assert other is not None
+    assert not life.task.has_answered(other[1])
+
+
 def test_an_audit_takes_the_command_that_was_obeyed_and_not_a_forged_one_with_its_id_and_time() -> None:
     life = Life()
     life.hold()
