@@ -226,11 +226,15 @@ class CommandRights:
         return Judgement(None, "", True, 0 if is_new else self.since_ms)
 
     def _is_in_time(self, raw: bytes, at: int) -> bool:
-        is_number = raw.isdigit() and len(raw) <= _DIGITS
-        return is_number and abs(at - int(raw)) <= self.window_ms
+        return is_moment(raw) and abs(at - int(raw)) <= self.window_ms
 
 
 _DIGITS: Final = 15
+
+
+def is_moment(raw: bytes) -> bool:
+    """True if bytes can be a moment of signing: digits, not too many."""
+    return raw.isdigit() and len(raw) <= _DIGITS
 
 
 def is_public_key(text: str) -> bool:

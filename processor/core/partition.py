@@ -236,10 +236,12 @@ class Partition(PartitionState):
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
     def _is_repeated(self, command: Command) -> bool:
-        if command.known_as in self.commands or refused_as(command.known_as) in self.commands:
+        if command.known_as in self.commands:
             return True
-        at = self.commands.get(command.id) if command.nameless_before else None
-        return at is not None and at < command.nameless_before
+        if command.is_verified and refused_as(command.known_as, command.signed_at) in self.commands:
+            return True
+        nameless = (command.id, refused_as(command.id, command.signed_at)) if command.nameless_before else ()
+        return any(at is not None and at < command.nameless_before for at in map(self.commands.get, nameless))
 
     def _is_answered_otherwise(self, command: Command, at: int) -> bool:
         """True if a command to set a record aside was answered while the partition was blocked, or is for a router, which answers it."""
@@ -283,8 +285,9 @@ class Partition(PartitionState):
         with suppress(Exception):  # it may be that which failed
             read = self.command_reader.read(headers, record)
             command = command._replace(is_verified=read.is_verified)
-            if isinstance(read, Command) and read.is_verified and not read.dry_run:
-                self._remember_as(refused_as(read.known_as), at)
+            # also before the first key counts: a copy may come after that
+            if isinstance(read, Command) and read.signed_at and not (read.is_anonymous or read.dry_run):
+                self._remember_as(refused_as(read.known_as, read.signed_at), at)
         self.happened.effects.append((Answered(command, False, text, at, record.offset()), None, None))
 
     def _awaits_row(self, command: Command | BadCommand, offset: int) -> bool:

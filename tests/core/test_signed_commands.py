@@ -330,7 +330,25 @@ def test_a_copy_of_a_command_that_was_refused_does_nothing_also_after_a_restart(
             life.restart()
         else:
             life.hold(at=T0 + 1)
-            assert life.tell(signed(OPERATOR, release(command_id="another")))[0].done
+            assert life.tell(signed(OPERATOR, release(), at=T0 + 1))[0].done, "it is signed newly"
+            life.hold(at=T0 + 1)
+            for at in (T0, T0 + 1):
+                copied = life.tell(signed(OPERATOR, release(), at=at), at=T0 + WINDOW)[0]
+                assert copied.text == "a repeated command does nothing more"
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_a_copy_of_a_command_that_was_refused_before_signatures_were_asked_for_does_nothing(*, has_keys: bool) -> None:
+    """A worker that is started before the first key counts may have none of them in its settings yet."""
+    later = policy_of(command_keys=(CommandKey("operators", OPERATOR.public, ALL, T0 + 1),))
+    life = Life(later if has_keys else policy_of())
+    headers = signed(OPERATOR, release())
+    life.refuse(headers)
+    life.context = context_of(later)
+    life.restart()
+    life.hold()
+    assert life.tell(headers, at=T0 + 10)[0].text == "a repeated command does nothing more"
+    assert life.tell(signed(OPERATOR, release(), at=T0 + 10), at=T0 + 10)[0].done
 
 
 def test_a_refusal_of_what_no_key_proves_takes_no_id_and_where_reading_fails_nothing_is_proved(
