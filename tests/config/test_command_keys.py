@@ -10,6 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 
 import pytest
 from click.testing import CliRunner
@@ -22,6 +23,7 @@ from uow.config.loading import load
 from uow.config.settings_page import COMMAND_KEYS
 from uow.processor.engine.settings_record import differences, row_of
 from uow.schemas.error_classes import ConfigError
+from uow.schemas.masking import MASK, masked_path
 from uow.topics.command_keys import NEVER_ENDS, CommandKey, CommandSigner, is_public_key
 from uow.topics.commands import Command, CommandReader
 from uow.topics.policies import DestinationPolicy
@@ -274,9 +276,26 @@ def test_a_key_in_place_of_its_file_is_not_printed(value: str) -> None:
         bytes(range(9)).hex(":"),
     ):
         assert secret not in printed
-    for path in ("keys/ops.key", "/var/run/secrets/uow/command-key", f"/{'long/' * 20}operators.key"):
+    for path in (
+        "keys/ops.key",
+        "/var/run/secrets/uow/command-key",
+        "/var/run/secrets/uow/command-signing-key/private_key",
+        "/Users/jill/secrets/uow/signing-key/the_key",  # as long as a key
+        f"/{'long/' * 20}operators.key",
+    ):
         settings = load(None, {"UOW_APPLICATION__COMMAND_KEY": path})
         assert settings.effective["application.command_key"].shown == path
+
+
+def test_a_key_that_begins_and_goes_on_with_slashes_as_a_path_does_is_not_shown() -> None:
+    rnd = Random(1)
+    for size in (32, 64) * 5_000:
+        raw = bytes([rnd.randrange(0xFC, 0x100), *rnd.randbytes(size - 1)])
+        text = b64encode(raw).decode()
+        assert text.startswith("/")
+        assert {masked_path(text), masked_path(text.rstrip("="))} == {MASK}
+    for key in (f"/keys/{'ab12' * 16}", f"/{'ab12' * 16}"):
+        assert masked_path(key) == MASK
 
 
 def test_a_file_that_another_user_may_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
