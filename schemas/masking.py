@@ -46,10 +46,14 @@ def masked(text: str) -> str:
 
 def masked_path(text: str) -> str:
     """A path of a file that holds a key, or the mask where it looks like a key, or like such a file: people put it in the wrong place."""
+    if _PATH.fullmatch(text):
+        return text
     is_key = _KEYS.search(text) or _KEY.fullmatch(text.strip()) or ("." not in text and _LONG.search(text))
     return MASK if is_key else text
 
 
+_PATH: Final = re.compile(r"(?:/[A-Z]?[a-z0-9_-]{1,38}){2,}")
+"""Words between slashes. Fewer than one key in a billion has capitals only behind slashes, and one in hexadecimal has no such short parts."""
 _KEYS: Final = re.compile(r"\n|PRIVATE KEY|[\w+/-]{38,}=|(?:[0-9A-Fa-f]{2}[: ]){16}")
 _KEY: Final = re.compile(r"[\w+/-]{43}|[0-9A-Fa-f]{64}")
 _LONG: Final = re.compile(r"[\w+/-]{40}")

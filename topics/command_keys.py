@@ -226,11 +226,15 @@ class CommandRights:
         return Judgement(None, "", True, 0 if is_new else self.since_ms)
 
     def _is_in_time(self, raw: bytes, at: int) -> bool:
-        is_number = raw.isdigit() and len(raw) <= _DIGITS
-        return is_number and abs(at - int(raw)) <= self.window_ms
+        return is_moment(raw) and abs(at - int(raw)) <= self.window_ms
 
 
 _DIGITS: Final = 15
+
+
+def is_moment(raw: bytes) -> bool:
+    """True if bytes can be a moment of signing: digits, not too many."""
+    return raw.isdigit() and len(raw) <= _DIGITS
 
 
 def is_public_key(text: str) -> bool:
@@ -257,11 +261,13 @@ _PUBLISHED: Final = frozenset(
         "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=",
         "/FHNjmIYoaONpH7QAjDwWAgW7RO6MwOsXeuRFUiQgCU=",
         "J4EX/BRMcjQPZ9DyMW6Dhs7/vyskKMnFH+98WX8dQm4=",
+        "38lCXk+Wj38MKfAlnPX5rtaFHCu0rYv7hgz+4KskgpI=",
+        "Dx0SdJQ7kUFYiRUuiT2A6TJ1ofwLZf1xtLDdoQrX13I=",
         "7Bcrk61eVjv0kyxw4SRQNMNUZ+8u/U1k6/gZaDRn4r8=",
         "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=",
     }
 )
-"""Keys whose private ones stand in a text that everybody can read: the vectors of RFC 8032 (7.1), and that of `docs/wire-format.md`."""
+"""Keys whose private ones stand in a text that everybody can read: the vectors of RFC 8032 (7.1 to 7.3), and that of `docs/wire-format.md`."""
 _P: Final = 2**255 - 19
 _Y_OF_ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL_ORDER: Final = frozenset({0, 1, _P - 1, _P, _P + 1, _Y_OF_ORDER_8, _P - _Y_OF_ORDER_8})

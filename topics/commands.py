@@ -18,7 +18,7 @@ from uow.schemas.records import (
     parse_ranges,
     ranges_text,
 )
-from uow.topics.command_keys import MAX_NAME_CHARS, CommandRights
+from uow.topics.command_keys import MAX_NAME_CHARS, SIGNED_AT, CommandRights, is_moment
 from uow.topics.headers import (
     ENDS,
     GENERATION,
@@ -104,6 +104,7 @@ class Command(NamedTuple):
         is_verified: True if a signature proves that `by` sent it (`uow.topics.command_keys`).
         nameless_before: Of a verified one: one that was appended before this moment may be the same, and is remembered by its id alone.
         is_anonymous: True if signatures are asked for, this verb needs none, and none proves who sent it.
+        signed_at: `uow-signed-at`, which only the signature proves; empty: it has none.
     """
 
     id: bytes
@@ -121,6 +122,7 @@ class Command(NamedTuple):
     is_verified: bool = False
     nameless_before: int = 0
     is_anonymous: bool = False
+    signed_at: bytes = b""
 
     @property
     def known_as(self) -> bytes:
@@ -138,9 +140,9 @@ def known_as(command_id: bytes, signer: str | None) -> bytes:
     return command_id if signer is None else b"\xff%s\xff%s" % (signer.encode(), command_id)
 
 
-def refused_as(known: bytes) -> bytes:
-    """The bytes by which a command is remembered that was answered as failed and changed nothing: a copy does nothing either, and nobody carries it out when effects are computed again."""
-    return known + b"\xff"
+def refused_as(known: bytes, signed_at: bytes) -> bytes:
+    """The bytes by which a command is remembered that was answered as failed and changed nothing: a copy does nothing either, and an audit does not carry it out. Signed newly under the same id it is obeyed."""
+    return b"%s\xff%s" % (known, signed_at)
 
 
 def signer_of(known: bytes) -> bytes:
@@ -379,7 +381,9 @@ def _read(values: dict[str, list[bytes]], value: bytes | None) -> Command:
     if verb is Verb.SET_ASIDE and dry_run:
         raise _Bad(f"{DRY_RUN}: {verb} cannot be tried")
     manifest = _manifest(value) if is_manifest else None
-    return Command(command_id, verb, group_id, why, by, numbers, until, dry_run, rule, generation, source, manifest)
+    command = Command(command_id, verb, group_id, why, by, numbers, until, dry_run, rule, generation, source, manifest)
+    signed_at = values.get(SIGNED_AT, [b""])[0]
+    return command._replace(signed_at=signed_at) if is_moment(signed_at) else command
 
 
 def _manifest(value: bytes | None) -> Manifest:

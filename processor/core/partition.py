@@ -229,26 +229,33 @@ class Partition(PartitionState):
             text = "a repeated command does nothing more"
         elif command.verb is Verb.SET_ASIDE:
             text = f"{command.source} does not block its partition, which is at {self.position}: nothing is done"
+            if command.is_verified:  # a copy does nothing either once the record blocks
+                self._remember(command, at)
         else:
             done, text = self._decide_command(command, at)
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
     def _is_repeated(self, command: Command) -> bool:
-        if command.known_as in self.commands or refused_as(command.known_as) in self.commands:
+        if command.known_as in self.commands:
             return True
-        at = self.commands.get(command.id) if command.nameless_before else None
-        return at is not None and at < command.nameless_before
+        if command.is_verified and refused_as(command.known_as, command.signed_at) in self.commands:
+            return True
+        nameless = (command.id, refused_as(command.id, command.signed_at)) if command.nameless_before else ()
+        return any(at is not None and at < command.nameless_before for at in map(self.commands.get, nameless))
 
     def _is_answered_otherwise(self, command: Command, at: int) -> bool:
         """True if a command to set a record aside was answered while the partition was blocked, or is for a router, which answers it."""
         place = RecordPlace.parse(command.source)
         is_own = place is not None and place.topic == self.place.topic
-        return not is_own or self.has_answered(command, at)
+        return not is_own or self._was_answered(command, at)
 
-    def has_answered(self, command: Command, at: int) -> bool:
-        """True if this very command, or one with its id that came later, was answered."""
+    def _was_answered(self, command: Command, at: int) -> bool:
         last = self.commands.get(command.known_as)
         return last is not None and last >= at
+
+    def has_answered(self, command: Command, at: int) -> bool:
+        """True if this very command, or one with its id that came later, was answered; of a signed one also if an earlier one was, of which it may be a copy."""
+        return self._was_answered(command, at) or (command.is_verified and self._is_repeated(command))
 
     def answer_early(self, asked: Asked | AskedInVain, *, done: bool, text: str) -> None:
         """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""
@@ -278,8 +285,9 @@ class Partition(PartitionState):
         with suppress(Exception):  # it may be that which failed
             read = self.command_reader.read(headers, record)
             command = command._replace(is_verified=read.is_verified)
-            if isinstance(read, Command) and read.is_verified and not read.dry_run:
-                self._remember_as(refused_as(read.known_as), at)
+            # also before the first key counts: a copy may come after that
+            if isinstance(read, Command) and read.signed_at and not (read.is_anonymous or read.dry_run):
+                self._remember_as(refused_as(read.known_as, read.signed_at), at)
         self.happened.effects.append((Answered(command, False, text, at, record.offset()), None, None))
 
     def _awaits_row(self, command: Command | BadCommand, offset: int) -> bool:

@@ -331,7 +331,7 @@ class OutputWriter:
         """Every command has its answer, whatever `outcomes` says (W-203)."""
         command = answered.command
         error = written.failed.get(command.known_as) if isinstance(command, Command) else None
-        if error is not None:
+        if error is not None and answered.done:  # else it is a repetition in the same plan, which did nothing
             answered = answered._replace(done=error is not InternalError, text=f"fails the group: {_WHY_FAILED[error]}")
         if isinstance(command, BadCommand) and command.refused:
             self._tell_refused(command)

@@ -10,6 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 
 import pytest
 from click.testing import CliRunner
@@ -22,6 +23,7 @@ from uow.config.loading import load
 from uow.config.settings_page import COMMAND_KEYS
 from uow.processor.engine.settings_record import differences, row_of
 from uow.schemas.error_classes import ConfigError
+from uow.schemas.masking import MASK, masked_path
 from uow.topics.command_keys import NEVER_ENDS, CommandKey, CommandSigner, is_public_key
 from uow.topics.commands import Command, CommandReader
 from uow.topics.policies import DestinationPolicy
@@ -217,6 +219,8 @@ PUBLISHED = """
 4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb
 c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7
 f5e5767cf153319517630f226876b86c8160cc583bc013744c6bf255f5cc0ee5
+0305334e381af78f141cb666f6199f57bc3495335a256a95bd2a55bf546663f6
+ab9c2853ce297ddab85c993b3ae14bcad39b2c682beabc27d6d4eb20711d6560
 833fe62409237b9d62ec77587520911e9a759cec1d19755b7da901b96dca3d42
 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
 """
@@ -274,9 +278,26 @@ def test_a_key_in_place_of_its_file_is_not_printed(value: str) -> None:
         bytes(range(9)).hex(":"),
     ):
         assert secret not in printed
-    for path in ("keys/ops.key", "/var/run/secrets/uow/command-key", f"/{'long/' * 20}operators.key"):
+    for path in (
+        "keys/ops.key",
+        "/var/run/secrets/uow/command-key",
+        "/var/run/secrets/uow/command-signing-key/private_key",
+        "/Users/jill/secrets/uow/signing-key/the_key",  # as long as a key
+        f"/{'long/' * 20}operators.key",
+    ):
         settings = load(None, {"UOW_APPLICATION__COMMAND_KEY": path})
         assert settings.effective["application.command_key"].shown == path
+
+
+def test_a_key_that_begins_and_goes_on_with_slashes_as_a_path_does_is_not_shown() -> None:
+    rnd = Random(1)
+    for size in (32, 64) * 5_000:
+        raw = bytes([rnd.randrange(0xFC, 0x100), *rnd.randbytes(size - 1)])
+        text = b64encode(raw).decode()
+        assert text.startswith("/")
+        assert {masked_path(text), masked_path(text.rstrip("="))} == {MASK}
+    for key in (f"/keys/{'ab12' * 16}", f"/{'ab12' * 16}"):
+        assert masked_path(key) == MASK
 
 
 def test_a_file_that_another_user_may_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

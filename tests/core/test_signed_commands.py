@@ -330,7 +330,25 @@ def test_a_copy_of_a_command_that_was_refused_does_nothing_also_after_a_restart(
             life.restart()
         else:
             life.hold(at=T0 + 1)
-            assert life.tell(signed(OPERATOR, release(command_id="another")))[0].done
+            assert life.tell(signed(OPERATOR, release(), at=T0 + 1))[0].done, "it is signed newly"
+            life.hold(at=T0 + 1)
+            for at in (T0, T0 + 1):
+                copied = life.tell(signed(OPERATOR, release(), at=at), at=T0 + WINDOW)[0]
+                assert copied.text == "a repeated command does nothing more"
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_a_copy_of_a_command_that_was_refused_before_signatures_were_asked_for_does_nothing(*, has_keys: bool) -> None:
+    """A worker that is started before the first key counts may have none of them in its settings yet."""
+    later = policy_of(command_keys=(CommandKey("operators", OPERATOR.public, ALL, T0 + 1),))
+    life = Life(later if has_keys else policy_of())
+    headers = signed(OPERATOR, release())
+    life.refuse(headers)
+    life.context = context_of(later)
+    life.restart()
+    life.hold()
+    assert life.tell(headers, at=T0 + 10)[0].text == "a repeated command does nothing more"
+    assert life.tell(signed(OPERATOR, release(), at=T0 + 10), at=T0 + 10)[0].done
 
 
 def test_a_refusal_of_what_no_key_proves_takes_no_id_and_where_reading_fails_nothing_is_proved(
@@ -439,6 +457,30 @@ def test_the_failure_of_a_unit_is_told_to_the_command_that_asked_for_it_and_not_
     ]
 
 
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_the_failure_of_a_unit_is_told_to_the_command_that_asked_for_it_and_not_to_its_repetitions(
+    *, has_keys: bool
+) -> None:
+    """They may be in one plan, as where an operator who heard nothing asks again."""
+    life = Life()
+    life.context = context_of(policy() if has_keys else policy_of(), record_limit_bytes=2_000)
+    life.task = PartitionTask(TP, life.context)
+    life.task.process([FakeRecord(0, [("uow-id", b"a"), ("uow-seq", b"1")], b"v" * 1_900, b"a", T0, TP)])
+    where = Tp(TOPICS.commands, TP.partition)
+    told = [
+        FakeRecord(n, signed(OPERATOR, headers) if has_keys else headers, None, b"a", T0, where)
+        for n, headers in enumerate([release(dry_run=True), release(), release(), release(dry_run=True)])
+    ]
+    plan = life.task.process([], told)
+    answers = [codec.decode_as(Answer, each.value or b"") for each in plan.outputs if COMMAND_ID in dict(each.headers)]
+    assert answers[0].text.startswith("dry run, nothing is changed: ")
+    assert [(each.done, each.text) for each in answers[1:]] == [
+        (True, "fails the group: its unit fits no record"),
+        *[(False, "a repeated command does nothing more")] * 2,
+    ]
+    assert not answers[0].done
+
+
 def test_an_early_look_at_commands_to_set_aside_asks_for_the_right_too() -> None:
     reader = CommandReader("D", policy())
     asks = release(verb=Verb.SET_ASIDE, source=f"{TOPICS.components}/0/5")
@@ -449,6 +491,33 @@ def test_an_early_look_at_commands_to_set_aside_asks_for_the_right_too() -> None
         assert found[0] == (TOPICS.components, 0, 5)
         assert isinstance(found[1], Asked) is is_heard
         assert found[1].command.is_verified is (headers is not asks)
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_copy_of_a_command_to_set_aside_is_not_obeyed_once_its_record_blocks(*, is_early: bool) -> None:
+    """Its sender was told that nothing is done; the answer came while another record blocked the partition, or none did."""
+    life = Life()
+    headers = signed(OPERATOR, release(verb=Verb.SET_ASIDE, source=f"{TOPICS.components}/{TP.partition}/5"))
+    if is_early:
+        found = asked_aside(
+            FakeRecord(0, headers, None, b"a", T0, Tp(TOPICS.commands, TP.partition)), life.task.context.command_reader
+        )
+        assert found is not None
+        life.plans.append(life.task.answer_early([(found[1], "nothing is done")]))
+    else:
+        answer, _ = life.tell(headers)
+        assert (answer.done, "nothing is done" in answer.text) == (False, True)
+    reader = life.task.context.command_reader
+    for _ in range(2):
+        copy = FakeRecord(len(life.commands), headers, None, b"a", T0 + 10, Tp(TOPICS.commands, TP.partition))
+        again = asked_aside(copy, reader)
+        assert again is not None
+        assert life.task.has_answered(again[1]), "nobody hears it"
+        life.restart()
+    signed_anew = signed(OPERATOR, release(command_id="d", verb=Verb.SET_ASIDE, source=f"{TOPICS.components}/0/5"))
+    other = asked_aside(FakeRecord(9, signed_anew, None, b"a", T0 + 10, Tp(TOPICS.commands, 0)), reader)
+    assert other is not None
+    assert not life.task.has_answered(other[1])
 
 
 def test_an_audit_takes_the_command_that_was_obeyed_and_not_a_forged_one_with_its_id_and_time() -> None:
