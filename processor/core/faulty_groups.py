@@ -45,11 +45,15 @@ class GroupFault:
         error: The failure.
         treatment: How the group is treated.
         went_on_at: When its partition wrote a plan for the first time since then (monotonic ms); None: it has not.
+        tries: How many tries to close it have failed.
+        try_again_at: When it is tried again, where it stands alone (monotonic ms).
     """
 
     error: InternalError
     treatment: Treatment = Treatment.AS_BEFORE
     went_on_at: int | None = None
+    tries: int = 0
+    try_again_at: int = 0
 
 
 class FaultyGroups(dict[GroupKey, GroupFault]):

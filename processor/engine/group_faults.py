@@ -35,7 +35,6 @@ class GroupFaults:
 
     def __init__(self) -> None:
         self._groups: defaultdict[Tp, FaultyGroups] = defaultdict(FaultyGroups)
-        self._tries: dict[tuple[Tp, GroupKey], tuple[int, int]] = {}
 
     def of(self, tp: Tp) -> FaultyGroups:
         """Those of one partition."""
@@ -96,9 +95,8 @@ class GroupFaults:
         return None
 
     def _leave_alone(self, tp: Tp, key: GroupKey, fault: GroupFault, now_ms: int) -> None:
-        tries, _ = self._tries.get((tp, key), (0, 0))
-        wait_ms = TRY_AGAIN_MS[min(tries, len(TRY_AGAIN_MS) - 1)]
-        self._tries[tp, key] = tries + 1, now_ms + wait_ms
+        wait_ms = TRY_AGAIN_MS[min(fault.tries, len(TRY_AGAIN_MS) - 1)]
+        fault.tries, fault.try_again_at = fault.tries + 1, now_ms + wait_ms
         fault.treatment = Treatment.ALONE
         log.error(
             "%s/%d: %s cannot be closed either: it stays open and is tried again in %d s; the others go on",
@@ -123,17 +121,16 @@ class GroupFaults:
 
     def try_again(self, now_ms: int) -> None:
         """Groups whose time has come are to be closed once more."""
-        for (tp, key), (_, at) in self._tries.items():
-            fault = self._groups[tp].get(key)
-            if at <= now_ms and fault is not None and fault.treatment is Treatment.ALONE:
-                fault.treatment = Treatment.CLOSED
+        for groups in self._groups.values():
+            for fault in groups.values():
+                if fault.treatment is Treatment.ALONE and fault.try_again_at <= now_ms:
+                    fault.treatment = Treatment.CLOSED
 
     def written(self, tp: Tp, now_ms: int) -> None:
         """A plan of the partition was written: those that it closed are done with."""
         groups = self._groups[tp]
         for key in groups.closed:
             groups.pop(key, None)
-            self._tries.pop((tp, key), None)
         groups.begin()
         for fault in groups.values():
             fault.went_on_at = now_ms if fault.went_on_at is None else fault.went_on_at
@@ -141,4 +138,3 @@ class GroupFaults:
     def forget(self, tp: Tp) -> None:
         """It was taken away."""
         self._groups.pop(tp, None)
-        self._tries = {key: each for key, each in self._tries.items() if key[0] != tp}

@@ -55,3 +55,22 @@ def test_a_failure_long_after_another_one_that_passed_is_the_first_of_its_kind()
         faults.written(task.tp, (2 * time + 1) * SAME_FAILURE_MS)
     assert fail(task, group, 5 * SAME_FAILURE_MS) is None
     assert noted[b"a", 1].treatment is Treatment.CLOSED
+
+
+@pytest.mark.parametrize("is_open_again", [False, True])
+def test_a_restore_that_finds_a_group_closed_is_done_with_its_fault_unless_it_is_open(is_open_again: bool) -> None:
+    """Nobody was told that the plan was committed. An id may be open under the same generation once it was forgotten."""
+    played, group = story(c(1, id="a")), Group(b"a", 1, 0)
+    task = played.task
+    noted = task.context.faults.of(task.tp)
+    for each in (group, group, Group(b"not here yet", 1, 0)):
+        assert fail(task, each) is None
+    played.send(c(1, id="b"))
+    assert len(noted) == 2
+    assert task.closed_groups == 1
+    again = PartitionTask(task.tp, task.context)
+    again.restore(task.position, task.clock, task.partition.closed.order, 0)
+    if is_open_again:
+        again.restore_group(b"a", 1, 0)
+    again.restored()
+    assert [*noted] == [(b"a", 1)] * is_open_again + [(b"not here yet", 1)]
