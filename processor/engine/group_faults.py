@@ -25,6 +25,8 @@ TRY_AGAIN_MS = (60_000, 300_000)
 """Wait before a group that could not be closed is tried again, by the number of tries that failed: each costs a restore of its partition."""
 SAME_FAILURE_MS = 30_000
 """Once its partition has gone on for longer than this, a failure at a group is a new one: what failed had passed."""
+MOST_FAILURES = 3
+"""This one closes the group however long the partition has gone on: that shows that other work was done, not that what fails was tried."""
 
 _PASSING = (MemoryError, OSError)
 """Failures of the machine, for which no group is closed."""
@@ -70,10 +72,12 @@ class GroupFaults:
             return cause
         key = group.id, group.generation
         fault = groups.get(key)
+        failures = 0 if fault is None else fault.failures
         if fault is not None and fault.treatment is Treatment.AS_BEFORE and fault.went_on_at is not None:
-            fault = fault if now_ms - fault.went_on_at <= SAME_FAILURE_MS else None
+            has_passed = now_ms - fault.went_on_at > SAME_FAILURE_MS and failures < MOST_FAILURES - 1
+            fault = None if has_passed else fault
         if fault is None:  # it need not fail again
-            groups[key] = GroupFault(InternalError.of(error))
+            groups[key] = GroupFault(InternalError.of(error), failures=failures + 1)
             log.warning(
                 "%s/%d: the code failed at %s, which is tried once more: %s", *tp, named(key), type(error).__name__
             )

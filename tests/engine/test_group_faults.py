@@ -48,13 +48,24 @@ def test_a_failure_long_after_another_one_that_passed_is_the_first_of_its_kind()
         assert fail(task, group, now) is None  # it was restored for so long: that is the second try
         assert noted[b"a", 1].treatment is treatment
     noted.clear()
-    for time in range(3):
+    for time in range(2):
         assert fail(task, group, time * 2 * SAME_FAILURE_MS) is None
         assert noted[b"a", 1].treatment is Treatment.AS_BEFORE
         faults.written(task.tp, time * 2 * SAME_FAILURE_MS)
         faults.written(task.tp, (2 * time + 1) * SAME_FAILURE_MS)
-    assert fail(task, group, 5 * SAME_FAILURE_MS) is None
+    assert fail(task, group, 3 * SAME_FAILURE_MS) is None
     assert noted[b"a", 1].treatment is Treatment.CLOSED
+
+
+def test_what_fails_a_third_time_closes_its_group_however_seldom_it_is_tried() -> None:
+    """Its deadline may be looked at every minute, while records are read: it would fail for ever, and no deadline behind it would be met."""
+    played, group = story(), Group(b"a", 1, 0)
+    task = played.task
+    faults, noted = task.context.faults, task.context.faults.of(task.tp)
+    for time, treatment in enumerate([Treatment.AS_BEFORE, Treatment.AS_BEFORE, Treatment.CLOSED]):
+        assert fail(task, group, time * 2 * SAME_FAILURE_MS) is None
+        assert noted[b"a", 1].treatment is treatment
+        faults.written(task.tp, time * 2 * SAME_FAILURE_MS)
 
 
 @pytest.mark.parametrize("is_open_again", [False, True])
