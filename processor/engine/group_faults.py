@@ -45,6 +45,8 @@ class GroupFaults:
     def is_of_command(self, tp: Tp, commands: Sequence[RawRecord]) -> bool:
         """True if one of these asked for the work at which the code failed: then that command is at fault, and the group stays as it is."""
         groups = self._groups[tp]
+        if any(map(groups.is_closed_at_once, groups.closing)):  # their plan does no more than that
+            return False
         if groups.at is None or not any(asks_of(each, groups.at) for each in commands):
             return False
         groups.at, groups.makes_unit = None, False

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.core.script import c, story
+from tests.core.script import c, story, told
 from uow.processor.core.faulty_groups import Treatment
 from uow.processor.core.group import Group
 from uow.processor.engine.group_faults import SAME_FAILURE_MS
+from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import Blocked
 from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.engine.task import PartitionTask
@@ -85,3 +88,24 @@ def test_a_restore_that_finds_a_group_closed_is_done_with_its_fault_unless_it_is
         again.restore_group(b"a", 1, 0)
     again.restored()
     assert [*noted] == [(b"a", 1)] * is_open_again + [(b"not here yet", 1)]
+
+
+@pytest.mark.parametrize("is_at_fault", [True, False])
+def test_a_command_is_not_to_blame_where_the_close_of_a_group_at_fault_fails_before_it(
+    is_at_fault: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That comes first, in a plan of its own. Else the command itself is."""
+    played = story(c(1, id="a"))
+    task = played.task
+    faults = task.context.faults
+    for _ in range(2 * is_at_fault):
+        assert fail(task, Group(b"a", 1, 0)) is None
+    command = played.command(told("cancel", "a", by="somebody"))
+
+    def failing(*_: Any) -> None:
+        raise ArithmeticError("a defect in outputs")
+
+    monkeypatch.setattr(OutputWriter, "_give_up", failing)
+    with pytest.raises(ArithmeticError):
+        task.process([], [command])
+    assert faults.is_of_command(task.tp, [command]) is not is_at_fault
