@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey, Treatment
-from uow.processor.engine.ports import Blocked, RawRecord, Tp
+from uow.processor.engine.ports import Blocked, Output, RawRecord, Tp
 from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of, named, with_reason
 from uow.schemas.error_classes import InternalError
 
@@ -111,10 +111,16 @@ class GroupFaults:
             wait_ms // 1000,
         )
 
-    def closes(self, tp: Tp, *, is_single: bool) -> bool:
-        """True if the plan that a broker refuses is that of such groups: one of their own, or with the unit of one and `is_single`, one record at most."""
+    def closes(self, tp: Tp, *, is_single: bool, refused: Output | None) -> bool:
+        """True if the plan that a broker refuses is that of such groups: one of their own, or with the unit of one and `is_single`, one record at most.
+
+        If it is known which record is refused, that has to be one of theirs: else what fails is another group's.
+        """
         groups = self._groups[tp]
-        return bool(groups.closing) and (is_single or all(map(groups.is_closed_at_once, groups.closing)))
+        said = None if refused is None else {refused.key, *(value for _, value in refused.headers)}
+        if not any(said is None or group_id in said for group_id, _ in groups.closing):
+            return False
+        return is_single or all(map(groups.is_closed_at_once, groups.closing))
 
     def leave_alone(self, tp: Tp, now_ms: int) -> bool:
         """The groups of that plan stand alone, if they have their rules. False if none has."""

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.core.script import c, story, told
-from uow.processor.core.faulty_groups import Treatment
+from tests.core.script import c, ms, story, told
+from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.core.group import Group
 from uow.processor.engine.group_faults import SAME_FAILURE_MS
 from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import Blocked
 from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import InternalError
+from uow.topics.headers import ID
+from uow.topics.policies import ExpirationPolicy
 
 
 def fail(task: PartitionTask, group: Group, now_ms: int = 0) -> Blocked | None:
@@ -109,3 +112,22 @@ def test_a_command_is_not_to_blame_where_the_close_of_a_group_at_fault_fails_bef
     with pytest.raises(ArithmeticError):
         task.process([], [command])
     assert faults.is_of_command(task.tp, [command]) is not is_at_fault
+
+
+def test_a_group_is_not_left_alone_where_the_record_of_another_one_is_refused() -> None:
+    """Several are due in one tick; the unit of one of them cannot be made."""
+    played = story(
+        c(1, id="a"), c(1, id="b"), incomplete_expiration_ms=1_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL
+    )
+    task = played.task
+    faults, noted = task.context.faults, task.context.faults.of(task.tp)
+    noted[b"a", 1] = GroupFault(InternalError("a defect"), Treatment.FAILS_AS_UNIT)
+    plan = task.tick(ms(10))
+    assert plan is not None
+    assert noted.closing == [(b"a", 1)]
+    refused = {name: [each for each in plan.outputs if (ID, name) in each.headers] for name in (b"a", b"b")}
+    assert all(refused.values())
+    for name, some in refused.items():
+        for each in some:
+            assert faults.closes(task.tp, is_single=True, refused=each) is (name == b"a")
+    assert faults.closes(task.tp, is_single=True, refused=None), "nobody knows whose it is"
