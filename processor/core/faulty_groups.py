@@ -44,12 +44,18 @@ class GroupFault:
     Attributes:
         error: The failure.
         treatment: How the group is treated.
+        failures: How often the code failed while it was treated as before, this time included.
         went_on_at: When its partition wrote a plan for the first time since then (monotonic ms); None: it has not.
+        tries: How many tries to close it have failed.
+        try_again_at: When it is tried again, where it stands alone (monotonic ms).
     """
 
     error: InternalError
     treatment: Treatment = Treatment.AS_BEFORE
+    failures: int = 1
     went_on_at: int | None = None
+    tries: int = 0
+    try_again_at: int = 0
 
 
 class FaultyGroups(dict[GroupKey, GroupFault]):

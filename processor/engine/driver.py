@@ -373,7 +373,11 @@ class Driver(PollLoop):
         is_known = refused.output is not None and self._ports.targets.refuse(refused.output)
         if tp is None:
             self._recovery.write_one_by_one()
-        elif task is not None and not is_known and self._ports.faults.closes(tp, is_single=tried.is_single):
+        elif (
+            task is not None
+            and not is_known
+            and self._ports.faults.closes(tp, is_single=tried.is_single, refused=refused.output)
+        ):
             if not self._ports.faults.leave_alone(tp, self._clock.monotonic_ms()):
                 owned.block(tp, Blocked(f"a group that cannot be restored cannot be closed either: {refused}"))
         elif task is not None and not is_known and tried.command >= 0:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey, Treatment
-from uow.processor.engine.ports import Blocked, RawRecord, Tp
+from uow.processor.engine.ports import Blocked, Output, RawRecord, Tp
 from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of, named, with_reason
 from uow.schemas.error_classes import InternalError
 
@@ -25,6 +25,8 @@ TRY_AGAIN_MS = (60_000, 300_000)
 """Wait before a group that could not be closed is tried again, by the number of tries that failed: each costs a restore of its partition."""
 SAME_FAILURE_MS = 30_000
 """Once its partition has gone on for longer than this, a failure at a group is a new one: what failed had passed."""
+MOST_FAILURES = 3
+"""This one closes the group however long the partition has gone on: that shows that other work was done, not that what fails was tried."""
 
 _PASSING = (MemoryError, OSError)
 """Failures of the machine, for which no group is closed."""
@@ -35,7 +37,6 @@ class GroupFaults:
 
     def __init__(self) -> None:
         self._groups: defaultdict[Tp, FaultyGroups] = defaultdict(FaultyGroups)
-        self._tries: dict[tuple[Tp, GroupKey], tuple[int, int]] = {}
 
     def of(self, tp: Tp) -> FaultyGroups:
         """Those of one partition."""
@@ -44,6 +45,8 @@ class GroupFaults:
     def is_of_command(self, tp: Tp, commands: Sequence[RawRecord]) -> bool:
         """True if one of these asked for the work at which the code failed: then that command is at fault, and the group stays as it is."""
         groups = self._groups[tp]
+        if any(map(groups.is_closed_at_once, groups.closing)):  # their plan does no more than that
+            return False
         if groups.at is None or not any(asks_of(each, groups.at) for each in commands):
             return False
         groups.at, groups.makes_unit = None, False
@@ -71,10 +74,12 @@ class GroupFaults:
             return cause
         key = group.id, group.generation
         fault = groups.get(key)
+        failures = 0 if fault is None else fault.failures
         if fault is not None and fault.treatment is Treatment.AS_BEFORE and fault.went_on_at is not None:
-            fault = fault if now_ms - fault.went_on_at <= SAME_FAILURE_MS else None
+            has_passed = now_ms - fault.went_on_at > SAME_FAILURE_MS and failures < MOST_FAILURES - 1
+            fault = None if has_passed else fault
         if fault is None:  # it need not fail again
-            groups[key] = GroupFault(InternalError.of(error))
+            groups[key] = GroupFault(InternalError.of(error), failures=failures + 1)
             log.warning(
                 "%s/%d: the code failed at %s, which is tried once more: %s", *tp, named(key), type(error).__name__
             )
@@ -96,9 +101,8 @@ class GroupFaults:
         return None
 
     def _leave_alone(self, tp: Tp, key: GroupKey, fault: GroupFault, now_ms: int) -> None:
-        tries, _ = self._tries.get((tp, key), (0, 0))
-        wait_ms = TRY_AGAIN_MS[min(tries, len(TRY_AGAIN_MS) - 1)]
-        self._tries[tp, key] = tries + 1, now_ms + wait_ms
+        wait_ms = TRY_AGAIN_MS[min(fault.tries, len(TRY_AGAIN_MS) - 1)]
+        fault.tries, fault.try_again_at = fault.tries + 1, now_ms + wait_ms
         fault.treatment = Treatment.ALONE
         log.error(
             "%s/%d: %s cannot be closed either: it stays open and is tried again in %d s; the others go on",
@@ -107,10 +111,16 @@ class GroupFaults:
             wait_ms // 1000,
         )
 
-    def closes(self, tp: Tp, *, is_single: bool) -> bool:
-        """True if the plan that a broker refuses is that of such groups: one of their own, or with the unit of one and `is_single`, one record at most."""
+    def closes(self, tp: Tp, *, is_single: bool, refused: Output | None) -> bool:
+        """True if the plan that a broker refuses is that of such groups: one of their own, or with the unit of one and `is_single`, one record at most.
+
+        If it is known which record is refused, that has to be one of theirs: else what fails is another group's.
+        """
         groups = self._groups[tp]
-        return bool(groups.closing) and (is_single or all(map(groups.is_closed_at_once, groups.closing)))
+        said = None if refused is None else {refused.key, *(value for _, value in refused.headers)}
+        if not any(said is None or group_id in said for group_id, _ in groups.closing):
+            return False
+        return is_single or all(map(groups.is_closed_at_once, groups.closing))
 
     def leave_alone(self, tp: Tp, now_ms: int) -> bool:
         """The groups of that plan stand alone, if they have their rules. False if none has."""
@@ -123,17 +133,16 @@ class GroupFaults:
 
     def try_again(self, now_ms: int) -> None:
         """Groups whose time has come are to be closed once more."""
-        for (tp, key), (_, at) in self._tries.items():
-            fault = self._groups[tp].get(key)
-            if at <= now_ms and fault is not None and fault.treatment is Treatment.ALONE:
-                fault.treatment = Treatment.CLOSED
+        for groups in self._groups.values():
+            for fault in groups.values():
+                if fault.treatment is Treatment.ALONE and fault.try_again_at <= now_ms:
+                    fault.treatment = Treatment.CLOSED
 
     def written(self, tp: Tp, now_ms: int) -> None:
         """A plan of the partition was written: those that it closed are done with."""
         groups = self._groups[tp]
         for key in groups.closed:
             groups.pop(key, None)
-            self._tries.pop((tp, key), None)
         groups.begin()
         for fault in groups.values():
             fault.went_on_at = now_ms if fault.went_on_at is None else fault.went_on_at
@@ -141,4 +150,3 @@ class GroupFaults:
     def forget(self, tp: Tp) -> None:
         """It was taken away."""
         self._groups.pop(tp, None)
-        self._tries = {key: each for key, each in self._tries.items() if key[0] != tp}

@@ -941,3 +941,12 @@ class PartitionTask:
             partition.line_up_again([group for group in groups if group.special])
             partition.free_again()
         partition.reschedule(groups)
+        if partition.faulty:
+            self._forget_closed_faults()
+
+    def _forget_closed_faults(self) -> None:
+        """Groups at fault whose close was committed though nobody was told: a later group of the same id and generation is another one."""
+        partition = self.partition
+        for key in {(one.id, one.generation) for one in partition.closed.order} & partition.faulty.keys():
+            if all(each.generation != key[1] for each in partition.generations(key[0])):
+                del partition.faulty[key]

@@ -53,7 +53,7 @@ class TurnBatches:
         """One batch for each partition that has something to do.
 
         Args:
-            polled: Records of both topics, by partition; none after a read that gave nothing.
+            polled: Records of both topics, by partition; none after a read that gave nothing. Lists of which a batch takes a part are emptied.
             tasks: The partitions owned and restored; records of others are dropped.
             blocked: Partitions whose components and commands are dropped.
             paused: Partitions whose components are not fetched, for memory.
@@ -69,14 +69,17 @@ class TurnBatches:
         batches = []
         for tp in dict.fromkeys([*polled_tps, *self._waiting]):
             if tp in reading or tp in self._waiting:
-                records = from_position(polled.get(tp, []), tasks[tp].position)
+                given = polled.get(tp, [])
+                records = from_position(given, tasks[tp].position)
                 batch = self._batch(tp, records, tasks[tp].position, latest, now_ms, is_paused=tp in paused)
+                if batch.records is not given:
+                    given.clear()  # else the poll holds them until the turn ends
                 if batch.records or batch.commands:
                     batches.append(batch)
         return batches
 
     def _part(self, tp: Tp, records: list[RawRecord], now_ms: int) -> list[RawRecord]:
-        """As many as this turn takes. All of them are the list itself, which whoever is done with it empties: a copy would hold what was polled."""
+        """As many as this turn takes. All of them are the list itself, which whoever is done with it empties."""
         count = len(records)
         size = min(self._portions.size(tp, count), self._shares.size(tp, count, now_ms))
         return records if size >= count else records[:size]

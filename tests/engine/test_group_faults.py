@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.core.script import c, story
-from uow.processor.core.faulty_groups import Treatment
+from tests.core.script import c, ms, story, told
+from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.core.group import Group
 from uow.processor.engine.group_faults import SAME_FAILURE_MS
+from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import Blocked
 from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import InternalError
+from uow.topics.headers import ID
+from uow.topics.policies import ExpirationPolicy
 
 
 def fail(task: PartitionTask, group: Group, now_ms: int = 0) -> Blocked | None:
@@ -48,10 +54,80 @@ def test_a_failure_long_after_another_one_that_passed_is_the_first_of_its_kind()
         assert fail(task, group, now) is None  # it was restored for so long: that is the second try
         assert noted[b"a", 1].treatment is treatment
     noted.clear()
-    for time in range(3):
+    for time in range(2):
         assert fail(task, group, time * 2 * SAME_FAILURE_MS) is None
         assert noted[b"a", 1].treatment is Treatment.AS_BEFORE
         faults.written(task.tp, time * 2 * SAME_FAILURE_MS)
         faults.written(task.tp, (2 * time + 1) * SAME_FAILURE_MS)
-    assert fail(task, group, 5 * SAME_FAILURE_MS) is None
+    assert fail(task, group, 3 * SAME_FAILURE_MS) is None
     assert noted[b"a", 1].treatment is Treatment.CLOSED
+
+
+def test_what_fails_a_third_time_closes_its_group_however_seldom_it_is_tried() -> None:
+    """Its deadline may be looked at every minute, while records are read: it would fail for ever, and no deadline behind it would be met."""
+    played, group = story(), Group(b"a", 1, 0)
+    task = played.task
+    faults, noted = task.context.faults, task.context.faults.of(task.tp)
+    for time, treatment in enumerate([Treatment.AS_BEFORE, Treatment.AS_BEFORE, Treatment.CLOSED]):
+        assert fail(task, group, time * 2 * SAME_FAILURE_MS) is None
+        assert noted[b"a", 1].treatment is treatment
+        faults.written(task.tp, time * 2 * SAME_FAILURE_MS)
+
+
+@pytest.mark.parametrize("is_open_again", [False, True])
+def test_a_restore_that_finds_a_group_closed_is_done_with_its_fault_unless_it_is_open(is_open_again: bool) -> None:
+    """Nobody was told that the plan was committed. An id may be open under the same generation once it was forgotten."""
+    played, group = story(c(1, id="a")), Group(b"a", 1, 0)
+    task = played.task
+    noted = task.context.faults.of(task.tp)
+    for each in (group, group, Group(b"not here yet", 1, 0)):
+        assert fail(task, each) is None
+    played.send(c(1, id="b"))
+    assert len(noted) == 2
+    assert task.closed_groups == 1
+    again = PartitionTask(task.tp, task.context)
+    again.restore(task.position, task.clock, task.partition.closed.order, 0)
+    if is_open_again:
+        again.restore_group(b"a", 1, 0)
+    again.restored()
+    assert [*noted] == [(b"a", 1)] * is_open_again + [(b"not here yet", 1)]
+
+
+@pytest.mark.parametrize("is_at_fault", [True, False])
+def test_a_command_is_not_to_blame_where_the_close_of_a_group_at_fault_fails_before_it(
+    is_at_fault: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That comes first, in a plan of its own. Else the command itself is."""
+    played = story(c(1, id="a"))
+    task = played.task
+    faults = task.context.faults
+    for _ in range(2 * is_at_fault):
+        assert fail(task, Group(b"a", 1, 0)) is None
+    command = played.command(told("cancel", "a", by="somebody"))
+
+    def failing(*_: Any) -> None:
+        raise ArithmeticError("a defect in outputs")
+
+    monkeypatch.setattr(OutputWriter, "_give_up", failing)
+    with pytest.raises(ArithmeticError):
+        task.process([], [command])
+    assert faults.is_of_command(task.tp, [command]) is not is_at_fault
+
+
+def test_a_group_is_not_left_alone_where_the_record_of_another_one_is_refused() -> None:
+    """Several are due in one tick; the unit of one of them cannot be made."""
+    played = story(
+        c(1, id="a"), c(1, id="b"), incomplete_expiration_ms=1_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL
+    )
+    task = played.task
+    faults, noted = task.context.faults, task.context.faults.of(task.tp)
+    noted[b"a", 1] = GroupFault(InternalError("a defect"), Treatment.FAILS_AS_UNIT)
+    plan = task.tick(ms(10))
+    assert plan is not None
+    assert noted.closing == [(b"a", 1)]
+    refused = {name: [each for each in plan.outputs if (ID, name) in each.headers] for name in (b"a", b"b")}
+    assert all(refused.values())
+    for name, some in refused.items():
+        for each in some:
+            assert faults.closes(task.tp, is_single=True, refused=each) is (name == b"a")
+    assert faults.closes(task.tp, is_single=True, refused=None), "nobody knows whose it is"

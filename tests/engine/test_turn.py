@@ -106,10 +106,26 @@ def test_a_portion_leaves_the_rest_of_the_poll_to_be_read_again(turn: Turn) -> N
 
 
 def test_the_whole_poll_of_a_partition_is_its_batch_and_no_copy(turn: Turn) -> None:
-    """Its task empties it as it takes the records: of a copy all that was polled would stay in memory beside the plan."""
+    """Its task empties it as it takes the records."""
     polled: dict[Tp, list[Any]] = {INPUT: [*map(component, range(4))]}
     (batch,) = turn.batches.make(polled, {INPUT: Positions()}, (), (), LATEST)
     assert batch.records is polled[INPUT]
+
+
+@pytest.mark.parametrize(
+    ("position", "limit", "taken"), [(0, 4, [0, 1]), (1, 0, [1, 2, 3]), (1, 4, [1, 2]), (4, 0, [])]
+)
+def test_of_a_part_of_a_poll_nothing_else_stays_in_memory(
+    turn: Turn, position: int, limit: int, taken: list[int]
+) -> None:
+    """The rest is read again, and the batch lets go of its own records as it goes."""
+    polled: dict[Tp, list[Any]] = {INPUT: [*map(component, range(4))]}
+    if limit:
+        turn.portions.halve(INPUT, 3, limit)
+    made = turn.batches.make(polled, {INPUT: Positions(position)}, (), (), LATEST)
+    assert [record.offset() for batch in made for record in batch.records] == taken
+    assert turn.source.sought == ({INPUT: taken[-1] + 1} if limit and taken[-1] < 3 else {})
+    assert polled == {INPUT: []}
 
 
 def test_components_and_commands_of_one_partition_are_one_batch(turn: Turn) -> None:

@@ -21,7 +21,7 @@ from uow.processor.core.group import Group
 from uow.processor.engine import task
 from uow.processor.engine.group_faults import GroupFaults
 from uow.processor.engine.outputs import OutputWriter
-from uow.processor.engine.ports import Plan, Refused
+from uow.processor.engine.ports import Doubt, Plan, Refused
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rule_figures import RuleFigures
 from uow.processor.shell.app import task_contexts
@@ -816,6 +816,42 @@ async def test_a_close_that_is_refused_of_a_group_that_cannot_be_restored_blocks
     async with routed.running(kafka) as app:  # mended
         await routed.until_as_time_goes_by(kafka, lambda: rules_of(app) == [(bad.encode(), "low-stock", 5)])
         assert (told(kafka, bad), kafka.topic("D.rejected")) == ([], [])
+
+
+class Unheard(MemorySink):
+    """Commits the close of one group, and does not learn of it."""
+
+    def __init__(self, kafka: MemoryKafka, bad: str) -> None:
+        super().__init__(kafka, settings().transactional_id)
+        self.left = [bad.encode()]
+
+    def write(self, plans: Sequence[Plan], token: Any) -> None:
+        super().write(plans, token)
+        if any(each.topic == "D.errors" and each.key in self.left for plan in plans for each in plan.outputs):
+            self.left.clear()
+            raise Doubt("no answer to the commit")
+
+
+@in_a_loop
+async def test_after_a_close_that_was_committed_unheard_the_next_group_of_the_same_id_is_delivered() -> None:
+    """Once the id is forgotten it opens under the same generation."""
+    kafka = MemoryKafka()
+    bad, other = (belongs_to(kafka, 0, name) for name in ("bad", "other"))
+    configured = settings(policy=replace(EXPIRING, closed_retention_ms=1_000), **SET_ASIDE)
+    send_to(kafka, 0, bad, 1)
+    sink = Unheard(kafka, bad)
+    async with running(kafka, configured, sink=sink) as app:
+        await until(lambda: app.status.tasks[P0].counts.open == 1)
+        with pytest.MonkeyPatch.context() as patch:
+            plant_in(partition, "decide_due", of_situation)(patch, bad.encode())
+            kafka.clock.now += 101
+            await until(lambda: not sink.left)
+        kafka.clock.now += 10_000
+        send_to(kafka, 0, other, 1, end=True)
+        await until(lambda: ids(kafka) == [other])
+        send_to(kafka, 0, bad, 1, end=True)
+        await until(lambda: bad in ids(kafka) or len(told(kafka, bad)) > 1)
+        assert ({*ids(kafka)}, told(kafka, bad)) == ({other, bad}, [FAULT])
 
 
 @pytest.mark.parametrize("error", [MemoryError, TimeoutError])
