@@ -18,7 +18,7 @@ from uow.cli.main import COMMANDS, main
 from uow.ops.destination_logs import PATIENCE_S
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
-NO_BROKER = ("demo", "broker", "sql", "report", "prove", "config", "acl")
+NO_BROKER = ("demo", "broker", "sql", "report", "prove", "config", "acl", "command-key")
 SPARK = ("sink", "audit")
 """Their clients are tried in `tests/spark`."""
 GROUP = ("D", "some-id", "--why", "a test")

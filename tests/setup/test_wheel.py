@@ -148,6 +148,7 @@ RULES = (
     "uow.processor.kafka.rule_desk",
     "uow.processor.kafka.rule_topics",
     "uow.processor.rules.",
+    "uow.processor.shell.router_rights",
     "uow.processor.shell.router_thread",
     "uow.processor.sim.",
     "uow.testing",
