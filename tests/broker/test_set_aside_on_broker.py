@@ -42,25 +42,43 @@ def answers(place: Destination) -> list[tuple[str, bool, str | None, str]]:
     return [(each.verb, each.done, each.by, each.why) for each in found if isinstance(each, Answer)]
 
 
-def test_a_component_whose_unit_may_not_be_written_is_set_aside_and_the_partition_goes_on(
-    authorizing: EmbeddedBroker, unique: str, tmp_path: Path, spawn: Callable[..., Process]
-) -> None:
-    """Also the command that was sent while no worker ran; one about another record says that it does nothing."""
-    place = Destination(authorizing.bootstrap, unique, tmp_path, spawn, partitions=1)
-    place.create(routes={f"{unique}.secret": "uow-type = 'secret'"})
-    topic, kind = (ResourceType.TOPIC, f"{unique}.secret"), ResourcePatternType.LITERAL
-    allowed = [
-        AclBinding(*topic, kind, "User:ANONYMOUS", "*", operation, AclPermissionType.ALLOW)
-        for operation in (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
-    ]
-    admin = AdminClient({"bootstrap.servers": authorizing.bootstrap})
-    for made in admin.create_acls(allowed).values():
+def secret(place: Destination) -> str:
+    """The topic of units of type `secret`."""
+    return f"{place.name}.secret"
+
+
+def allow(place: Destination, *operations: AclOperation) -> None:
+    """Everybody may do this with the topic `secret`."""
+    of = (ResourceType.TOPIC, secret(place), ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
+    given = [AclBinding(*of, each, AclPermissionType.ALLOW) for each in operations]
+    admin = AdminClient({"bootstrap.servers": place.bootstrap})
+    for made in admin.create_acls(given).values():
         made.result(PATIENCE_S)
+
+
+@pytest.fixture
+def guarded(authorizing: EmbeddedBroker, unique: str, tmp_path: Path, spawn: Callable[..., Process]) -> Destination:
+    """A destination of one partition, of which nobody may write the units of type `secret`."""
+    place = Destination(authorizing.bootstrap, unique, tmp_path, spawn, partitions=1)
+    place.create(routes={secret(place): "uow-type = 'secret'"})
+    allow(place, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    return place
+
+
+def send_first(place: Destination, *types: str, **more: bytes) -> None:
+    """The first component of units `u0`, `u1`, ..., of these types."""
     producer = Producer({"bootstrap.servers": place.bootstrap}, logger=QUIET)
-    for number, kind in enumerate(["open", "secret", "open", "secret", "open"]):
-        said: Any = [("uow-id", b"u%d" % number), ("uow-seq", b"1"), ("uow-end", b"true"), ("uow-type", kind.encode())]
+    for number, type_ in enumerate(types):
+        said: Any = [("uow-id", b"u%d" % number), ("uow-seq", b"1"), ("uow-type", type_.encode())]
+        said += [(f"uow-{name}", value) for name, value in more.items()]
         producer.produce(place.components, b"x", b"u%d" % number, headers=said)
     assert producer.flush(PATIENCE_S) == 0
+
+
+def test_a_component_whose_unit_may_not_be_written_is_set_aside_and_the_partition_goes_on(guarded: Destination) -> None:
+    """Also the command that was sent while no worker ran; one about another record says that it does nothing."""
+    place, unique = guarded, guarded.name
+    send_first(place, "open", "secret", "open", "secret", "open", end=b"true")
     worker = place.worker()
     worker.child.wait_output(f"uow set-aside {unique} {place.components}/0/1 --why", 30)
     assert f"{place.components}/0/1 --why" in json.dumps(worker.page())
@@ -88,31 +106,15 @@ def test_a_component_whose_unit_may_not_be_written_is_set_aside_and_the_partitio
     place.check_account()
 
 
-def test_a_command_whose_unit_may_not_be_written_is_answered_and_the_partition_goes_on(
-    authorizing: EmbeddedBroker, unique: str, tmp_path: Path, spawn: Callable[..., Process]
-) -> None:
+def test_a_command_whose_unit_may_not_be_written_is_answered_and_the_partition_goes_on(guarded: Destination) -> None:
     """The group stays open, and the command does what it asks for once the right is granted."""
-    place = Destination(authorizing.bootstrap, unique, tmp_path, spawn, partitions=1)
-    place.create(routes={f"{unique}.secret": "uow-type = 'secret'"})
-    topic, kind = (ResourceType.TOPIC, f"{unique}.secret"), ResourcePatternType.LITERAL
-
-    def allow(*operations: AclOperation) -> None:
-        admin = AdminClient({"bootstrap.servers": authorizing.bootstrap})
-        who = ("User:ANONYMOUS", "*")
-        given = [AclBinding(*topic, kind, *who, each, AclPermissionType.ALLOW) for each in operations]
-        for made in admin.create_acls(given).values():
-            made.result(PATIENCE_S)
+    place = guarded
 
     def end(number: int) -> Result:
         asked = ["declare-end", place.name, f"u{number}", "--seq", "1", "--why", "no more", "-c", str(place.config)]
         return CliRunner().invoke(main, asked)
 
-    allow(AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
-    producer = Producer({"bootstrap.servers": place.bootstrap}, logger=QUIET)
-    for number, type_ in enumerate(["open", "secret"]):
-        said: Any = [("uow-id", b"u%d" % number), ("uow-seq", b"1"), ("uow-type", type_.encode())]
-        producer.produce(place.components, b"x", b"u%d" % number, headers=said)
-    assert producer.flush(PATIENCE_S) == 0
+    send_first(place, "open", "secret")
     worker = place.worker()
     refused = end(1)
     assert (refused.exit_code, "so nothing is changed" in refused.output) == (1, True), refused.output
@@ -121,10 +123,10 @@ def test_a_command_whose_unit_may_not_be_written_is_answered_and_the_partition_g
     assert done.exit_code == 0, done.output
     wait_for(lambda: {record.key() for record in place.read(place.units)} == {b"u0"})
     assert "partition blocked" not in worker.child.output
-    allow(AclOperation.WRITE, AclOperation.READ)
+    allow(place, AclOperation.WRITE, AclOperation.READ)
     granted = end(1)
     assert granted.exit_code == 0, granted.output
-    wait_for(lambda: {record.key() for record in place.read(f"{unique}.secret")} == {b"u1"})
+    wait_for(lambda: {record.key() for record in place.read(secret(place))} == {b"u1"})
     place.check_account()
 
 

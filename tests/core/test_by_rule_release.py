@@ -75,11 +75,15 @@ def test_hold_first_lets_one_go_for_each_release_b105() -> None:
     assert values(played) == [(1, 2)]
 
 
+def fails(played: Story, treatment: Treatment) -> None:
+    """The code failed at the only open group."""
+    (group,) = played.task.groups.values()
+    played.task.partition.faulty[group.id, group.generation] = GroupFault(InternalError("a defect"), treatment)
+
+
 def test_a_release_where_only_groups_that_stand_alone_wait_is_no_credit_for_the_next_one() -> None:
     played = told_by(*twice(0), rules=[holding(Release.HOLD_FIRST)])
-    (group,) = played.task.groups.values()
-    fault = GroupFault(InternalError("a defect"), Treatment.ALONE)
-    played.task.partition.faulty[group.id, group.generation] = fault
+    fails(played, Treatment.ALONE)
     played.send(released(at=1))
     assert (values(played), played.task.partition.credits) == ([], set())
     assert not played.answers[0].done
@@ -88,9 +92,7 @@ def test_a_release_where_only_groups_that_stand_alone_wait_is_no_credit_for_the_
 
 def test_the_answer_to_a_release_says_that_the_code_failed_at_the_unit_and_nothing_was_delivered() -> None:
     played = told_by(*twice(0), rules=[holding(Release.HOLD_ALL)])
-    (group,) = played.task.groups.values()
-    fault = GroupFault(InternalError("a defect"), Treatment.FAILS_AS_UNIT)
-    played.task.partition.faulty[group.id, group.generation] = fault
+    fails(played, Treatment.FAILS_AS_UNIT)
     played.send(released(at=1))
     assert (values(played), [each.done for each in played.answers]) == ([], [False])
     assert played.answers[0].text == "fails the group: the code failed at its unit, which is a defect of uow"

@@ -122,9 +122,9 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return run
 
 
-def test_show_says_where_the_workers_judge_commands_by_other_keys_and_asks_for_no_other_partition(
-    shown: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def two_held() -> MemoryKafka:
+    """Two components were routed to a group, and no worker runs any more."""
     kafka = MemoryKafka()
     send(kafka, "UK", 2)
 
@@ -134,7 +134,13 @@ def test_show_says_where_the_workers_judge_commands_by_other_keys_and_asks_for_n
             await until(lambda: held(app) == 2)
 
     route()
-    asked: list[Tp] = []
+    return kafka
+
+
+def test_show_says_where_the_workers_judge_commands_by_other_keys_and_asks_for_no_other_partition(
+    two_held: MemoryKafka, shown: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, asked = two_held, list[Tp]()
 
     def committed(
         self: MemoryLogReader, tps: Sequence[Tp], isolation: str = "read_committed"
@@ -151,16 +157,10 @@ def test_show_says_where_the_workers_judge_commands_by_other_keys_and_asks_for_n
     assert {*asked} == {Tp("D.components", partition_for(UK.encode(), kafka.partitions))}
 
 
-def test_show_says_why_a_group_is_not_out_yet_b201(shown: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka = MemoryKafka()
-    send(kafka, "UK", 2)
-
-    @in_a_loop
-    async def route() -> None:
-        async with running(kafka) as app:
-            await until(lambda: held(app) == 2)
-
-    route()
+def test_show_says_why_a_group_is_not_out_yet_b201(
+    two_held: MemoryKafka, shown: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = two_held
     said = shown(kafka, UK)
     assert said.exit_code == 0, said.output
     for line in (
