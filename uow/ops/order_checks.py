@@ -79,6 +79,12 @@ class Waiting:
     order: PartitionOrder
     behind: int
 
+    @property
+    def where(self) -> str:
+        """The place, as people read it."""
+        topic, partition = self.place
+        return f"{topic}/{partition}"
+
 
 def order_findings(settings: Settings, client: AdminClient, destination: str) -> Iterator[Finding]:
     """All checks of one destination whose topics are there."""
@@ -279,7 +285,7 @@ def waiting_at(
 
 def _blocked(each: Waiting) -> Finding:
     since = span_text(max(0, wall_clock_ms() - each.order.since)) if each.order.since else "an unknown time"
-    what = f"{each.place[0]}/{each.place[1]}: group {each.group} is {each.order.state} at {each.order.position} for {since}: {each.order.cause}"
+    what = f"{each.where}: group {each.group} is {each.order.state} at {each.order.position} for {since}: {each.order.cause}"
     if each.order.state is OrderState.BLOCKED_TRANSACTION:
         return Finding(CheckResult.LOOK, what, "it ends with the transaction; one that hangs is told above")
     remedy = "mend the cause: it is tried again by itself; or give the record up, with seek(..., break_order=WHY)"
@@ -304,14 +310,11 @@ def _too_old(
         at = ages.get(each.place, wall_clock_ms())
         age = wall_clock_ms() - at
         if at == GONE:
-            what = f"{each.place[0]}/{each.place[1]}: records that group {each.group} has not read, from offset {each.order.position} on, are deleted"
-            yield Finding(
-                CheckResult.WRONG,
-                what,
-                "they are lost; see what deleted them: retention.ms, retention.bytes or DeleteRecords",
-            )
+            what = f"{each.where}: records that group {each.group} has not read, from offset {each.order.position} on, are deleted"
+            remedy = "they are lost; see what deleted them: retention.ms, retention.bytes or DeleteRecords"
+            yield Finding(CheckResult.WRONG, what, remedy)
         elif kept != NEVER_MS and age > longest:
-            what = f"{each.place[0]}/{each.place[1]}: the first record that group {each.group} has not read is {span_text(age)} old"
+            what = f"{each.where}: the first record that group {each.group} has not read is {span_text(age)} old"
             remedy = f"the topic keeps records for {span_text(kept)}: after that it is lost; raise retention.ms, or mend the reader"
             yield Finding(CheckResult.WRONG, what, remedy)
 
