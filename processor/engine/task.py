@@ -946,7 +946,7 @@ class PartitionTask:
 
     def _forget_closed_faults(self) -> None:
         """Groups at fault whose close was committed though nobody was told: a later group of the same id and generation is another one."""
-        partition = self.partition
-        for key in {(one.id, one.generation) for one in partition.closed.order} & partition.faulty.keys():
+        partition, faulty = self.partition, self.partition.faulty
+        for key in {key for one in partition.closed.order if (key := (one.id, one.generation)) in faulty}:
             if all(each.generation != key[1] for each in partition.generations(key[0])):
-                del partition.faulty[key]
+                del faulty[key]
