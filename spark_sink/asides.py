@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
 from enum import StrEnum
+from itertools import chain
 
 from uow.schemas.codec import decode
 from uow.schemas.error_classes import DecodeError
@@ -45,15 +47,11 @@ def judged(claimed: Collection[int], ledger: Iterable[LedgerRecord], *, holds: b
 
 def read_ledger(cluster: Cluster, topic: str, partition: int) -> Iterator[LedgerRecord]:
     """The ledger of a partition, as far as it is kept."""
-    log = PartitionLog(cluster, topic, partition)
-    try:
-        for batch in log.rest():
-            for message in batch:
-                try:
-                    record = decode(message.value() or b"")
-                except DecodeError:  # the journal complains about it
-                    continue
-                if isinstance(record, LedgerRecord):
-                    yield record
-    finally:
-        log.close()
+    with closing(PartitionLog(cluster, topic, partition)) as log:
+        for message in chain.from_iterable(log.rest()):
+            try:
+                record = decode(message.value() or b"")
+            except DecodeError:  # the journal complains about it
+                continue
+            if isinstance(record, LedgerRecord):
+                yield record

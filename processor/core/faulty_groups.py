@@ -87,25 +87,29 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         self.at = group
         return group
 
+    def of(self, group: Group) -> GroupFault | None:
+        """The failure at a group; None: there was none."""
+        return self.get((group.id, group.generation))
+
     def has(self, group: Group) -> bool:
         """True if the code failed at it, and time and commands pass it over."""
-        fault = self.get((group.id, group.generation))
+        fault = self.of(group)
         return fault is not None and fault.treatment in (*_CLOSED, Treatment.ALONE)
 
     def is_closed_at_once(self, key: GroupKey) -> bool:
         """True if it is closed without a look at what failed, and not when its unit is to be made."""
-        return key in self and self[key].treatment in _CLOSED
+        fault = self.get(key)
+        return fault is not None and fault.treatment in _CLOSED
 
     def lacks_rule(self, group: Group) -> bool:
         """True if it is restored without what is of its rule."""
-        fault = self.get((group.id, group.generation))
+        fault = self.of(group)
         return fault is not None and fault.treatment is Treatment.CLOSED_WITHOUT_RULE
 
     def failure_of(self, group: Group) -> InternalError | None:
         """The failure for which it is to be closed; None: it is not."""
-        fault = self.get((group.id, group.generation))
-        is_closed = fault is not None and fault.treatment in (*_CLOSED, Treatment.FAILS_AS_UNIT)
-        return fault.error if fault is not None and is_closed else None
+        fault = self.of(group)
+        return None if fault is None or fault.treatment not in (*_CLOSED, Treatment.FAILS_AS_UNIT) else fault.error
 
     @property
     def alone(self) -> int:
