@@ -303,11 +303,11 @@ class PartitionState:
         """
         assert group.ruled is not None
         before, deadlines = group.ruled.policy, group.ruled.deadlines
-        if self.faulty.has(group):
-            return False
         if before.row_key != row.row_key or before.version >= row.version or group.ruled.waits_since:
             return False
         if (before.numbering, before.cardinality) != (row.numbering, row.cardinality) or before.gathers_replies:
+            return False
+        if self.faulty.has(group):  # asked last, since most groups have this version already
             return False
         try:
             group.rule(row)
