@@ -87,6 +87,8 @@ def _counting(partition: PartitionState, group: Group) -> Counting | None:
     ruled = group.ruled
     if ruled is None or ruled.waits_since or group.waived or group.declared_end or group.deliver_at or group.expires_at:
         return None
+    if group.watcher is not None:
+        return None
     found = _known(partition, ruled.policy.rule)
     ruled.counting = found if found is not None and found.policy is ruled.policy else None
     return ruled.counting

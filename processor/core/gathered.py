@@ -308,14 +308,14 @@ class Ruled:
         parts = self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since, self.called
         return *parts, self.deadlines
 
-    def accepts(self, facts: Facts) -> bool:
-        """True if one of several open groups of a key that is not due takes a component: it does not wait, and its source is not satisfied (B-99)."""
+    def accepts_until(self, source_name: str | None) -> int:
+        """Before which arrival one of several open groups of a key takes a component of this source, unless it is due: it does not wait, and the source is not satisfied (B-99)."""
         if self.waits_since:
-            return False
-        if facts.source is None:
-            return True
-        source = next((each for each in self.policy.sources if each.source_name == facts.source), None)
-        return source is not None and satisfied_at(source, self.gathered) > facts.arrival
+            return -NEVER
+        if source_name is None:
+            return NEVER
+        source = next((each for each in self.policy.sources if each.source_name == source_name), None)
+        return -NEVER if source is None else satisfied_at(source, self.gathered)
 
     def leaves_at(self, deliver_at: int) -> int:
         """When a group that waits may leave by the clock, or must (B-106, B-107); `NEVER`: a command lets it go. `deliver_at` is that of its components."""

@@ -15,7 +15,7 @@ Belongs here: the state of a group and what can be read off it. Does not belong 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from uow.processor.core.changes import (
     Amended,
@@ -108,6 +108,14 @@ class Limit(NamedTuple):
     reason: Reason
 
 
+class Watcher(Protocol):
+    """Whoever keeps answers about several groups (`Generations`)."""
+
+    def changed(self, group: Group) -> None: ...
+    def took(self, group: Group, component_id: bytes) -> None: ...
+    def read_again(self, group: Group) -> None: ...
+
+
 class Group:
     """The state of one open group.
 
@@ -141,6 +149,7 @@ class Group:
         tail: See `Tail`; None after a restore or a removal.
         is_open: False from its close on.
         lists_plain: False where nobody needs to know one by one which plain components it holds: `Happened.held` leaves them out.
+        watcher: Is told of every change, where its key has several open groups; None else.
         attachment: The engine's, whatever it keeps of a group; the core neither reads it nor knows what it is.
     """
 
@@ -173,6 +182,7 @@ class Group:
         "waived",
         "waived_held",
         "warned_at",
+        "watcher",
     )
 
     def __init__(self, group_id: bytes, generation: int, opened_at: int) -> None:
@@ -202,6 +212,7 @@ class Group:
         self.tail: Tail | None = None
         self.is_open = True
         self.lists_plain = True
+        self.watcher: Watcher | None = None
         self.attachment: Any = None
 
     def __repr__(self) -> str:
@@ -213,6 +224,8 @@ class Group:
         """Writes one change into the group."""
         if self.ruled is not None:
             self.ruled.counting = None
+        if self.watcher is not None:
+            self.watcher.changed(self)
         match change:
             case Closed():
                 self.close()
@@ -259,6 +272,8 @@ class Group:
             self.waived_held += self.is_waived(seq)
         if self.ruled is not None and change.facts is not None:
             self.ruled.hold(change.facts)
+            if self.watcher is not None and change.facts.component_id is not None:
+                self.watcher.took(self, change.facts.component_id)
 
     def rule(self, policy: GroupPolicy, deadlines: tuple[int, ...] = ()) -> None:
         """It is a group of this row, from its opening on; in a restore of what it holds already. Raises `DecodeError` if that cannot be read.
@@ -271,8 +286,15 @@ class Group:
         if policy.assigns:
             self.end = count_of(policy.complete_when) or UNKNOWN_END
         if self.held:
-            self.ruled.read_again(self.held.values())
+            self._read_again(self.ruled)
             self.last_at = max(self.last_at, self.ruled.gathered.last_at)
+        if self.watcher is not None:
+            self.watcher.changed(self)
+
+    def _read_again(self, ruled: Ruled) -> None:
+        ruled.read_again(self.held.values())
+        if self.watcher is not None:
+            self.watcher.read_again(self)
 
     def announce(self, called: Called) -> None:
         """Takes the manifest of the replies that it holds, or is to hold: it ends with the last request."""
@@ -357,6 +379,12 @@ class Group:
     def list_plain(self, wanted: bool) -> None:
         """Sets `lists_plain`."""
         self.lists_plain = wanted
+
+    def watch(self, watcher: Watcher) -> None:
+        """Sets `watcher`. From now on no component is held by the short way of groups that count (`counted_groups`), which tells nobody."""
+        self.watcher = watcher
+        if self.ruled is not None:
+            self.ruled.counting = None
 
     def attach(self, attachment: object) -> None:
         """Sets `attachment`."""
@@ -455,7 +483,7 @@ class Group:
         self.highest = max(self.held, default=0)
         self.tail = None
         if self.ruled is not None:
-            self.ruled.read_again(self.held.values())
+            self._read_again(self.ruled)
         self.end, self.marked = change.end, change.marked
         last_at = change.last_at if self.ruled is None else self.ruled.gathered.last_at
         self.last_at = last_at or self.opened_at  # a group that gathers replies may hold none any more
@@ -467,7 +495,7 @@ class Group:
         self.held[change.seq] = change.body
         self.tail = None
         if self.ruled is not None:
-            self.ruled.read_again(self.held.values())
+            self._read_again(self.ruled)
 
     def forget(self) -> None:
         """Lets go of the components once nobody will ask: a closed group may stay in line for its deadline."""
@@ -615,6 +643,13 @@ class Group:
         if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL and (until := self.give_up_at(policy)) != NEVER:
             return min(due, max(until, self.deliver_at))
         return min(due, self.give_up_at(policy))
+
+    def takes_until(self, source_name: str | None) -> int:
+        """Before which arrival it takes a component of this source as one of several open groups of a key (B-99, B-207), epoch ms; `-NEVER`: it takes none."""
+        if self.ruled is None:
+            return -NEVER
+        until = self.ruled.accepts_until(source_name)
+        return until if until == -NEVER else min(until, self.closes_at(self.ruled.policy))
 
     def deadline(self, policy: DestinationPolicy) -> int | None:
         """When the group is given up, or delivered where it only waits for `uow-deliver-at`, epoch ms; None: never."""

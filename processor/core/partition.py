@@ -70,7 +70,7 @@ from uow.processor.core.decide import (
     other_rule,
 )
 from uow.processor.core.fast_path import process_rows
-from uow.processor.core.gathered import facts_of
+from uow.processor.core.gathered import Facts, facts_of
 from uow.processor.core.group import Group
 from uow.processor.core.layout import tail_of
 from uow.processor.core.partition_state import NOTHING, PartitionState
@@ -302,12 +302,12 @@ class Partition(PartitionState):
             return self._release_rule(command, at)
         if command.verb is Verb.RECYCLE:
             return self._recycle(command, at)
-        several = self.generations(command.group_id) if command.group_id in self.aside else []
-        meant = next((each for each in several if each.generation == command.generation), None)
-        if meant is not None:
+        several = self.generations(command.group_id) if command.group_id in self.aside else None
+        meant = self.of_generation(command.group_id, command.generation)
+        if several is not None and meant is not None:
             self.bring(meant)
-        elif several and (command.verb is Verb.RELEASE or command.group_id not in self.groups):
-            self.bring(several[0])  # what waits is the oldest
+        elif several is not None and (command.verb is Verb.RELEASE or command.group_id not in self.groups):
+            self.bring(several.oldest())  # what waits is the oldest
         group = self.groups.get(command.group_id)
         now = self._situation(command.group_id, group, self.position)
         if command.manifest is not None:
@@ -315,7 +315,7 @@ class Partition(PartitionState):
         else:
             obeyed, text, decision = decide_command(command, self._believed(at), now)
         if command.dry_run:
-            if several:
+            if several is not None:
                 self.settle(command.group_id)
             return False, f"{DRY_RUN_WOULD}{text}" if obeyed else text
         self._remember(command, at)
@@ -329,7 +329,7 @@ class Partition(PartitionState):
         self._deliver_freed()
         if group is not None and group.is_open:
             self.schedule(group)
-        if several:
+        if several is not None:
             self.settle(command.group_id)
         return obeyed, text
 
@@ -513,8 +513,8 @@ class Partition(PartitionState):
             return None
         group = self.groups.get(marks.id)
         is_by_rule = isinstance(marks, Marks) and marks.routed is not None
-        if group is None and marks.id in self.aside and not is_by_rule:
-            return self.generations(marks.id)[-1]
+        if group is None and not is_by_rule and (several := self.generations(marks.id)) is not None:
+            return several.newest()
         return group
 
     def _decide_piece(self, arrival: Arrival, record: Record, now: Situation) -> Decision:
@@ -588,7 +588,7 @@ class Partition(PartitionState):
         if known is not None and known.version > own.version:
             own = known
         if own.on_rule_change is OnRuleChange.LIVE:
-            for group in self.generations(group_id):
+            for group in self.followers(group_id, own):
                 self.faulty.at = group
                 if self.follow(group, own) and known is not own:
                     self.happened.amended.append(group)
@@ -600,21 +600,16 @@ class Partition(PartitionState):
         assert marks.routed is not None
         headers, value, at = read_headers(record) or (), record.value(), record.timestamp()[1]
         facts = facts_of(own, marks.routed, marks.component_id, at, headers, value)
-        several = self.generations(marks.id)
-        for group in several:
-            if group.ruled is not None and marks.component_id in group.ruled.component_ids:
-                self.bring(group)
-                return group
-        for group in several:
-            if isinstance(facts, Refusal):
-                return group  # it is refused, wherever it would go
-            if is_alone or group.ruled is None or not group.ruled.accepts(facts):
-                continue
-            if group.closes_at(self.policy) > facts.arrival:  # last, since most groups are not asked that far
-                self.bring(group)
-                return group
-        self.put_aside(marks.id)
-        return None
+        found = self.holder(marks.id, marks.component_id) if marks.component_id is not None else None
+        if found is None and isinstance(facts, Refusal):
+            found = self.oldest(marks.id)  # it is refused, wherever it would go
+        elif found is None and isinstance(facts, Facts) and not is_alone:
+            found = self.taker(marks.id, facts)
+        if found is None:
+            self.put_aside(marks.id)
+        else:
+            self.bring(found)
+        return found
 
     def _take_ruled(self, record: Record, marks: Marks, own: GroupPolicy, now: Situation) -> Refusal | None:
         """A component of the row `own`, and the open group of its id, if there is one, of the same rule. Returns the refusal of an unreadable one."""
@@ -659,8 +654,7 @@ class Partition(PartitionState):
             return False
         if row.remembers_components and self.closed.has(group_id, component_id):
             return True
-        several = self.generations(group_id) if group_id in self.aside else []
-        return any(component_id in each.ruled.component_ids for each in several if each.ruled is not None)
+        return group_id in self.aside and self.holder(group_id, component_id) is not None
 
     def _make_room(self, row: GroupPolicy) -> None:
         """Closes the oldest open groups of a rule that has as many as it may (B-37)."""
@@ -812,7 +806,7 @@ class Partition(PartitionState):
     def to_be_closed(self) -> list[Group]:
         """The groups that are to be closed as failed, at once. One that opens and closes between two plans is not here."""
         keys = [key for key in self.faulty if self.faulty.is_closed_at_once(key)]
-        return [each for key in keys for each in self.generations(key[0]) if each.generation == key[1]]
+        return [group for key in keys if (group := self.of_generation(*key)) is not None]
 
     def advance_rules(self, now: int) -> bool:
         """Closes the groups by rule that are due by `now`: whatever arrived before it is here. Returns False where the plan is full before that."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import NamedTuple
 
 from uow.processor.core.changes import (
@@ -34,7 +34,8 @@ from uow.processor.core.command import held_marks
 from uow.processor.core.deadlines import Deadlines
 from uow.processor.core.decide import Place, pieces_given_up, place_of
 from uow.processor.core.faulty_groups import FaultyGroups
-from uow.processor.core.gathered import NEVER, Counting, Ruled
+from uow.processor.core.gathered import NEVER, Counting, Facts, Ruled
+from uow.processor.core.generations import Generations, has_component, is_taking
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened
 from uow.processor.core.plan_size import (
@@ -91,9 +92,6 @@ class Kept(NamedTuple):
         return GROUP_BYTES + COMPONENT_BYTES * len(self.group.held) + self.group.bytes
 
 
-_GENERATION = attrgetter("generation")
-
-
 def _aside_key(group: Group) -> bytes:
     """Longer than any id, and another one for each id and generation: an id may end in the very bytes that fill it up, so its length belongs to it."""
     length = len(group.id).to_bytes(2, "big")
@@ -144,6 +142,7 @@ class PartitionState:
         rule_deadlines: The line of deadlines of groups by rule, which only the end of the partition and of the routers' inputs moves (B-218).
         aside: Open groups by rule whose key has another one at its place in `groups`, by key and generation. There each stands under a key
             that is longer than any id.
+        several: The open groups of keys that have several, or had, as far as somebody asked (`generations`).
         waiting: Groups that are complete and not allowed to leave, by the rule's id, in the order in which they were complete.
         credits: Rules of which the next group that is complete may leave at once (B-105).
         by_rule: Open groups by rule, by the rule's id, in the order in which they opened.
@@ -209,6 +208,7 @@ class PartitionState:
         self.rule_deadlines = Deadlines(policy, self.faulty)
         self.by_rule: dict[str, dict[Group, None]] = {}
         self.aside: dict[bytes, dict[int, Group]] = {}
+        self.several: dict[bytes, Generations] = {}
         self.waiting: dict[str, dict[Group, None]] = {}
         self.credits: set[str] = set()
         self.arrivals: dict[str, list[tuple[Place, Group]]] = {}
@@ -245,7 +245,7 @@ class PartitionState:
         """The new group."""
         if opened.policy is not None:
             self.put_aside(opened.id)
-        group = self.groups[opened.id] = Group(opened.id, opened.generation, opened.at)
+        group = self._put(Group(opened.id, opened.generation, opened.at))
         if opened.policy is not None:
             self.open_by_rule(group, opened.policy)
         if opened.order_key:
@@ -328,24 +328,67 @@ class PartitionState:
 
     # -- several generations of one key (B-99, B-104) -----------------------------------------------------------------
 
-    def generations(self, group_id: bytes) -> list[Group]:
-        """The open groups of a key, oldest first."""
-        found = [*self.aside.get(group_id, {}).values()]
-        if (front := self.groups.get(group_id)) is not None:
-            found.append(front)
-        return sorted(found, key=_GENERATION)
+    def generations(self, group_id: bytes) -> Generations | None:
+        """The open groups of a key that has several, or had until one closed; None: it has one, or none."""
+        found = self.several.get(group_id)
+        if found is None and group_id in self.aside:
+            front = self.groups.get(group_id)
+            found = Generations([*self.aside[group_id].values(), *(() if front is None else (front,))])
+            self.several[group_id] = found
+        return found
+
+    def oldest(self, group_id: bytes) -> Group | None:
+        """The oldest open group of a key."""
+        several = self.generations(group_id)
+        return self.groups.get(group_id) if several is None else several.oldest()
+
+    def holder(self, group_id: bytes, component_id: bytes) -> Group | None:
+        """The open group by rule of a key that holds the component of this id."""
+        several, front = self.generations(group_id), self.groups.get(group_id)
+        if several is not None:
+            return several.holder(component_id)
+        return front if front is not None and has_component(front, component_id) else None
+
+    def taker(self, group_id: bytes, facts: Facts) -> Group | None:
+        """The oldest open group of a key that takes a component of these facts; None: a new one is to open (B-99, B-207)."""
+        several, front = self.generations(group_id), self.groups.get(group_id)
+        if several is not None:
+            return several.taker(facts.source, facts.arrival)
+        return front if front is not None and front.takes_until(facts.source) > facts.arrival else None
+
+    def followers(self, group_id: bytes, row: GroupPolicy) -> list[Group]:
+        """The open groups of a key that were not offered this version of a row yet, oldest first."""
+        several, front = self.generations(group_id), self.groups.get(group_id)
+        if several is not None:
+            return several.followers(row)
+        return [front] if front is not None else []
+
+    def of_generation(self, group_id: bytes, generation: int) -> Group | None:
+        """The open group of this id and generation."""
+        front = self.groups.get(group_id)
+        if front is not None and front.generation == generation:
+            return front
+        return self.aside.get(group_id, {}).get(generation)
 
     def newest(self, group_id: bytes) -> int:
         """The highest generation among the open groups of a key, and among its strays, whose rows stand under theirs; 0 if there are none."""
-        front = self.groups.get(group_id)
+        several, front = self.generations(group_id), self.groups.get(group_id)
+        newest = several.newest() if several is not None else front
         strays = [each.generation for each in self.strays.values() if each.id == group_id]
-        return max(*self.aside.get(group_id, ()), *strays, 0, 0 if front is None else front.generation)
+        return max(*strays, 0, 0 if newest is None else newest.generation)
 
     def next_generation(self, group_id: bytes) -> int:
         """Generation of the next group of a key."""
         closed = self.closed.get(group_id)
         before = closed.generation if closed is not None else 0
         return max(self.newest(group_id), self.closed.newest_before(group_id), before) + 1
+
+    def _put(self, group: Group) -> Group:
+        """Gives a group the place of its key, which is free."""
+        self.groups[group.id] = group
+        if (several := self.several.get(group.id)) is not None:
+            several.add(group)
+        return group
 
     def put_aside(self, group_id: bytes) -> None:
         """Frees the place of a key in `groups`."""
@@ -367,10 +410,10 @@ class PartitionState:
 
     def settle(self, group_id: bytes) -> None:
         """Of several groups of a key the newest that takes components has the place in `groups`; if none does, nobody has it."""
-        several = self.generations(group_id)
-        here = [each for each in several if each.ruled is None or not (each.ruled.waits_since and each.assigns)]
-        if here:
-            self.bring(here[-1])
+        several, front = self.generations(group_id), self.groups.get(group_id)
+        taking = several.newest_taking() if several is not None else front
+        if taking is not None and is_taking(taking):
+            self.bring(taking)
         else:
             self.put_aside(group_id)
 
@@ -398,7 +441,7 @@ class PartitionState:
         """A group that a restore has found; of one key the newest that does not wait has the place in `groups`."""
         if group.id in self.groups:
             self.put_aside(group.id)
-        self.groups[group.id] = group
+        self._put(group)
 
     def order_restored(self) -> None:
         """After a restore: who waits, in the order in which they were complete, and who opened first."""
@@ -487,6 +530,8 @@ class PartitionState:
         if group is None:
             return
         group.apply(closed)
+        if (several := self.several.get(group.id)) is not None and several.closed(group):
+            del self.several[group.id]
         if group.ruled is not None:
             self._leave_rule(group, group.ruled, closed.outcome)
         self.left_bytes -= group.bytes + CLOSE_BYTES * len(group.held)
@@ -529,7 +574,7 @@ class PartitionState:
         """The group of a unit that is made once more. Its components were counted as delivered, and are open until it closes."""
         kept = self.kept[corrected.id].group
         self.let_go(corrected.id)
-        group = self.groups[corrected.id] = kept.again(corrected.generation)
+        group = self._put(kept.again(corrected.generation))
         group.supersede(self._maker.unit_id(kept.id, kept.generation, self._maker.tail(kept)))
         self.counts.delivered -= len(kept.held)
         self.counts.corrected += 1

@@ -948,5 +948,5 @@ class PartitionTask:
         """Groups at fault whose close was committed though nobody was told: a later group of the same id and generation is another one."""
         partition, faulty = self.partition, self.partition.faulty
         for key in {key for one in partition.closed.order if (key := (one.id, one.generation)) in faulty}:
-            if all(each.generation != key[1] for each in partition.generations(key[0])):
+            if partition.of_generation(*key) is None:
                 del faulty[key]
