@@ -86,8 +86,6 @@ nightly: setup producers ## what `make ci` leaves out, bounded in time: HOURS=6 
 ci: TIERS = -m 'not docker and not drill'
 ci: PARALLEL = $(WITH_SPARK)
 ci: SKIPS = --no-skips
-# Until five runs have passed without (decision 110); each is printed, and kept
-ci: RERUNS = 1
 ci: lint types arch producers test-pythons test gate ## what CI runs: `make test` with the tests of Spark and of other languages and Pythons, lint, types, import contracts and the gate
 
 ci-tools: setup ## what CI installs first: javac, Node, Go and Chromium, where they are missing

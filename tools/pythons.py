@@ -70,7 +70,7 @@ def attempt(version: Version, python: Path) -> str | None:
     steps: dict[str, list[str | Path]] = {
         "set-up": [python, "-m", "tools.setup"],
         "tests": [
-            inside / "python", "-m", "pytest", "-q", "-n", "4", "--no-loadscope-reorder", "-p", "no:cacheprovider", "--reruns", "1", "-m", TIERS,
+            inside / "python", "-m", "pytest", "-q", "-n", "4", "--no-loadscope-reorder", "-p", "no:cacheprovider", "--reruns", "0", "-m", TIERS,
             *(f"tests/{each}" for each in TESTS),
         ],
         "demo": [inside / "uow", "demo", "low-stock"],
