@@ -9,7 +9,7 @@ Belongs here: the answers about the groups of one key, kept up as the groups cha
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final
 
@@ -19,7 +19,7 @@ from uow.topics.grouping import GroupPolicy
 
 _NO_ARRIVAL: Final = -NEVER
 """Earlier than every arrival."""
-_FEW: Final = 64
+_FEW: Final = 8
 _AGE: Final = attrgetter("generation")
 
 
@@ -33,19 +33,41 @@ def has_component(group: Group, component_id: bytes) -> bool:
     return group.is_open and group.ruled is not None and component_id in group.ruled.component_ids
 
 
+class Known:
+    """A number: of how many components is known which group has them, over all keys of a partition."""
+
+    __slots__ = ("components",)
+
+    def __init__(self) -> None:
+        self.components = 0
+
+
 class Generations:
     """The open groups of one key. They say themselves when they change (`Group.watch`).
 
     Args:
         groups: All of them.
+        known: Counts the components of which this knows the group.
     """
 
     __slots__ = (
-        *("_groups", "_holders", "_newest", "_of_sources", "_oldest", "_open", "_places", "_takers"),
+        *(
+            "__weakref__",
+            "_groups",
+            "_holders",
+            "_known",
+            "_newest",
+            "_of_sources",
+            "_oldest",
+            "_open",
+            "_places",
+            "_takers",
+        ),
         *("_to_follow", "_twice"),
     )
 
-    def __init__(self, groups: Iterable[Group]) -> None:
+    def __init__(self, groups: Iterable[Group], known: Known) -> None:
+        self._known = known
         self._holders: dict[bytes, Group] = {}
         self._twice: set[bytes] = set()
         self._to_follow: dict[str, dict[Group, None]] = {}
@@ -59,6 +81,10 @@ class Generations:
         self._places = {group.generation: place for place, group in enumerate(groups)}
         self._newest, self._takers = [*groups], [*groups]
         self._of_sources: dict[str | None, _Takers] = {}
+
+    def __len__(self) -> int:
+        """How many groups it has in memory: the open ones, and a few that closed."""
+        return len(self._groups)
 
     # -- what the groups tell ---------------------------------------------------------------------------------------
 
@@ -83,8 +109,9 @@ class Generations:
 
     def took(self, group: Group, component_id: bytes) -> None:
         """A group holds the component of this id."""
-        before = self._holders.setdefault(component_id, group)
-        if before is not group and has_component(before, component_id):
+        before = self._holders.get(component_id)
+        self._known.components += before is None
+        if before is not None and before is not group and has_component(before, component_id):
             self._twice.add(component_id)
         else:
             self._holders[component_id] = group
@@ -99,6 +126,7 @@ class Generations:
         for component_id in group.ruled.component_ids if group.ruled is not None else ():
             if self._holders.get(component_id) is group:
                 del self._holders[component_id]
+                self._known.components -= 1
         for to_follow in self._to_follow.values():
             to_follow.pop(group, None)
         self._open -= 1
@@ -152,11 +180,16 @@ class Generations:
             takers.put(found, _NO_ARRIVAL)
         return None
 
-    def followers(self, row: GroupPolicy) -> list[Group]:
-        """The groups to offer a version of a row (B-13): those that have changed since they were offered it, at first all; oldest first."""
+    def followers(self, row: GroupPolicy) -> Iterator[Group]:
+        """The groups to offer a version of a row (B-13): those that have changed since they were offered it, at first all; oldest first.
+
+        A change that comes of the offer itself is none: a group that cannot read the version would be offered it with every component.
+        """
         changed = self._to_follow.get(row.rule)
-        self._to_follow[row.rule] = {}
-        return self.open_groups() if changed is None else sorted(changed, key=_AGE)
+        later = self._to_follow[row.rule] = dict[Group, None]()
+        for group in self.open_groups() if changed is None else sorted(changed, key=_AGE):
+            yield group
+            later.pop(group, None)
 
 
 class _Takers:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, assert_never
+from weakref import ReferenceType, ref
 
 from uow.processor.core.changes import (
     Amended,
@@ -149,11 +150,11 @@ class Group:
         tail: See `Tail`; None after a restore or a removal.
         is_open: False from its close on.
         lists_plain: False where nobody needs to know one by one which plain components it holds: `Happened.held` leaves them out.
-        watcher: Is told of every change, where its key has several open groups; None else.
         attachment: The engine's, whatever it keeps of a group; the core neither reads it nor knows what it is.
     """
 
     __slots__ = (
+        "_watcher",
         "attachment",
         "bytes",
         "declared_end",
@@ -182,7 +183,6 @@ class Group:
         "waived",
         "waived_held",
         "warned_at",
-        "watcher",
     )
 
     def __init__(self, group_id: bytes, generation: int, opened_at: int) -> None:
@@ -212,7 +212,7 @@ class Group:
         self.tail: Tail | None = None
         self.is_open = True
         self.lists_plain = True
-        self.watcher: Watcher | None = None
+        self._watcher: ReferenceType[Watcher] | None = None
         self.attachment: Any = None
 
     def __repr__(self) -> str:
@@ -224,8 +224,8 @@ class Group:
         """Writes one change into the group."""
         if self.ruled is not None:
             self.ruled.counting = None
-        if self.watcher is not None:
-            self.watcher.changed(self)
+        if (watcher := self.watcher) is not None:
+            watcher.changed(self)
         match change:
             case Closed():
                 self.close()
@@ -272,8 +272,8 @@ class Group:
             self.waived_held += self.is_waived(seq)
         if self.ruled is not None and change.facts is not None:
             self.ruled.hold(change.facts)
-            if self.watcher is not None and change.facts.component_id is not None:
-                self.watcher.took(self, change.facts.component_id)
+            if change.facts.component_id is not None and (watcher := self.watcher) is not None:
+                watcher.took(self, change.facts.component_id)
 
     def rule(self, policy: GroupPolicy, deadlines: tuple[int, ...] = ()) -> None:
         """It is a group of this row, from its opening on; in a restore of what it holds already. Raises `DecodeError` if that cannot be read.
@@ -288,13 +288,13 @@ class Group:
         if self.held:
             self._read_again(self.ruled)
             self.last_at = max(self.last_at, self.ruled.gathered.last_at)
-        if self.watcher is not None:
-            self.watcher.changed(self)
+        if (watcher := self.watcher) is not None:
+            watcher.changed(self)
 
     def _read_again(self, ruled: Ruled) -> None:
         ruled.read_again(self.held.values())
-        if self.watcher is not None:
-            self.watcher.read_again(self)
+        if (watcher := self.watcher) is not None:
+            watcher.read_again(self)
 
     def announce(self, called: Called) -> None:
         """Takes the manifest of the replies that it holds, or is to hold: it ends with the last request."""
@@ -380,9 +380,17 @@ class Group:
         """Sets `lists_plain`."""
         self.lists_plain = wanted
 
+    @property
+    def watcher(self) -> Watcher | None:
+        """Is told of every change, where its key has several open groups; None else."""
+        return None if self._watcher is None else self._watcher()
+
     def watch(self, watcher: Watcher) -> None:
-        """Sets `watcher`. From now on no component is held by the short way of groups that count (`counted_groups`), which tells nobody."""
-        self.watcher = watcher
+        """Sets `watcher`. From now on no component is held by the short way of groups that count (`counted_groups`), which tells nobody.
+
+        Whoever watches holds the group, and not the other way: in a circle both would stay in memory until the cyclic collector runs.
+        """
+        self._watcher = ref(watcher)
         if self.ruled is not None:
             self.ruled.counting = None
 

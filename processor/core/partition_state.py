@@ -35,7 +35,7 @@ from uow.processor.core.deadlines import Deadlines
 from uow.processor.core.decide import Place, pieces_given_up, place_of
 from uow.processor.core.faulty_groups import FaultyGroups
 from uow.processor.core.gathered import NEVER, Counting, Facts, Ruled
-from uow.processor.core.generations import Generations, has_component, is_taking
+from uow.processor.core.generations import Generations, Known, has_component, is_taking
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened
 from uow.processor.core.plan_size import (
@@ -143,6 +143,7 @@ class PartitionState:
         aside: Open groups by rule whose key has another one at its place in `groups`, by key and generation. There each stands under a key
             that is longer than any id.
         several: The open groups of keys that have several, or had, as far as somebody asked (`generations`).
+        known: How many components they know.
         waiting: Groups that are complete and not allowed to leave, by the rule's id, in the order in which they were complete.
         credits: Rules of which the next group that is complete may leave at once (B-105).
         by_rule: Open groups by rule, by the rule's id, in the order in which they opened.
@@ -209,6 +210,7 @@ class PartitionState:
         self.by_rule: dict[str, dict[Group, None]] = {}
         self.aside: dict[bytes, dict[int, Group]] = {}
         self.several: dict[bytes, Generations] = {}
+        self.known = Known()
         self.waiting: dict[str, dict[Group, None]] = {}
         self.credits: set[str] = set()
         self.arrivals: dict[str, list[tuple[Place, Group]]] = {}
@@ -333,7 +335,8 @@ class PartitionState:
         found = self.several.get(group_id)
         if found is None and group_id in self.aside:
             front = self.groups.get(group_id)
-            found = Generations([*self.aside[group_id].values(), *(() if front is None else (front,))])
+            groups = [*self.aside[group_id].values(), *(() if front is None else (front,))]
+            found = Generations(groups, self.known)
             self.several[group_id] = found
         return found
 
@@ -356,12 +359,12 @@ class PartitionState:
             return several.taker(facts.source, facts.arrival)
         return front if front is not None and front.takes_until(facts.source) > facts.arrival else None
 
-    def followers(self, group_id: bytes, row: GroupPolicy) -> list[Group]:
+    def followers(self, group_id: bytes, row: GroupPolicy) -> Iterable[Group]:
         """The open groups of a key that were not offered this version of a row yet, oldest first."""
         several, front = self.generations(group_id), self.groups.get(group_id)
         if several is not None:
             return several.followers(row)
-        return [front] if front is not None else []
+        return (front,) if front is not None else ()
 
     def of_generation(self, group_id: bytes, generation: int) -> Group | None:
         """The open group of this id and generation."""

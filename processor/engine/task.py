@@ -88,6 +88,10 @@ RULED_BYTES = 500
 """Memory of a group by rule beyond that: ids of its components, and what its conditions look at."""
 STRAY_BYTES = 1_500
 """Memory of a component without a group beside its bytes."""
+SEVERAL_BYTES = 1_900
+"""Memory of the answers about the groups of a key that has several."""
+KNOWN_BYTES = 110
+"""Memory of knowing which of them has a component."""
 STALE_BYTES = 600
 """Memory of a closed group that is still in the queue of replayable ones, or among the deadlines: its components are let go."""
 
@@ -268,6 +272,8 @@ class PartitionTask:
             components
             + GROUP_BYTES * opened
             + RULED_BYTES * by_rule
+            + SEVERAL_BYTES * len(partition.several)
+            + KNOWN_BYTES * partition.known.components
             + STALE_BYTES * stale
             + self.waiting_records.memory_bytes
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -211,6 +213,17 @@ def of_a_live_row(count: int) -> Callable[[], object]:
     return played(rows, steps)
 
 
+def of_a_live_row_that_cannot_be_read(count: int) -> Callable[[], object]:
+    """The later version lacks the source of what is held: the groups keep theirs, and are offered it once."""
+    rule = MANY | {"on_rule_change": OnRuleChange.LIVE}
+    rows = [
+        row("UK", version, sources=sources, rule=rule | {"version": version})
+        for version, sources in ((1, (source("A"), source("B"))), (2, (source("B"), source("C"))))
+    ]
+    steps = [component(number, "AC"[number > count // 2], version=1 + (number > count // 2)) for number in range(count)]
+    return played(rows, steps)
+
+
 def plain_beside_waiting(count: int) -> Callable[[], object]:
     """Plain components with the id of groups that wait."""
     rows = [row(complete_count=1, rule={"release": Release.HOLD_ALL})]
@@ -228,7 +241,7 @@ def numbered_copies(count: int) -> Callable[[], object]:
     "work",
     [
         *(satisfied_by_count, satisfied_by_time, sent_twice, waiting(Cardinality.ONE), waiting(Cardinality.MANY)),
-        *(of_a_live_row, plain_beside_waiting, numbered_copies),
+        *(of_a_live_row, of_a_live_row_that_cannot_be_read, plain_beside_waiting, numbered_copies),
     ],
 )
 def test_a_component_costs_no_more_where_its_key_has_many_groups_b06(
@@ -244,3 +257,27 @@ def test_a_look_at_every_group_is_noticed(work: Callable[[int], Callable[[], obj
     """The check is worth something."""
     with pytest.raises(AssertionError):
         by_scan(lambda: check_linear(work, 60))
+
+
+def test_a_state_with_several_groups_of_a_key_is_gone_while_the_cyclic_collector_is_off() -> None:
+    """A worker collects only when it is idle, so what goes round in a circle would stay beside its successor."""
+    steps = [component(number) for number in range(20)] + [component(20 + number, "B") for number in range(10)]
+    gc.collect()
+    gc.disable()
+    try:
+        run = story(*steps, rules=Table(row(sources=(source("A"), source("B")), rule=MANY)))
+        kept = [weakref.ref(each) for each in run.task.partition.several.values()]
+        assert len(kept) == 1
+        run.task.let_go()
+        assert [each() for each in kept] == [None]
+    finally:
+        gc.enable()
+
+
+def test_closed_groups_of_a_key_are_let_go_of() -> None:
+    rows = [row(sources=(source("A"), source("B")), rule=MANY)]
+    steps = [component(0), *[component(number, "AB"[number % 2]) for number in range(2, 1000)]]
+    run = story(*steps, rules=Table(*rows))
+    (several,) = run.task.partition.several.values()
+    assert len(several.open_groups()) == 1
+    assert len(several) < 12

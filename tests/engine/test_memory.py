@@ -25,6 +25,7 @@ from uow.schemas.records import Reason, UnitOutcome
 from uow.topics.manifests import MAX_WEIGHT
 from uow.topics.path_map import PathMap, claim_key, claim_value
 from uow.topics.policies import ExpirationPolicy, LatePolicy
+from uow.topics.rules import Release
 
 GROUPS = 2_000
 
@@ -105,6 +106,27 @@ def test_estimate_is_what_groups_by_rule_take(components: int, calendars: int) -
             task.process([FakeRecord(first + n, each, b"v" * 20, key, T0, INPUT) for n, each in enumerate(said)])
     assert len(task.groups) == groups
     assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / groups:.0f} bytes a group"
+
+
+@pytest.mark.parametrize("groups", [2, 500])
+@pytest.mark.parametrize("components", [1, 20])
+def test_estimate_is_what_several_groups_of_a_key_take(components: int, groups: int) -> None:
+    """They wait for their release: of each key there is an account of who has which component."""
+    limits = row("*", complete_count=components, rule={"release": Release.HOLD_ALL})
+    task = PartitionTask(INPUT, context_of(policy_of(), rules=Table(limits)))
+    keys = max(1, 2 * GROUPS // components // groups)
+    with traced() as found:
+        for first in range(keys * groups * components):
+            key = b"low-stock/%06d" % (first % keys)
+            said = [
+                ("uow-id", key),
+                ("uow-rule", b"low-stock/*@1"),
+                ("uow-input", b"stock.events/0/%d" % first),
+                ("uow-arrived-at", b"%d" % T0),
+            ]
+            task.process([FakeRecord(first, said, b"v" * 20, key, T0, INPUT)])
+    assert (len(task.groups), len(task.partition.several)) == (keys * groups, keys)
+    assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / keys / groups:.0f} bytes a group"
 
 
 @pytest.mark.parametrize("weight", [1, MAX_WEIGHT])
