@@ -146,6 +146,11 @@ class WaitingRecords:
     def __len__(self) -> int:
         return len(self._records)
 
+    @property
+    def outputs(self) -> list[Output]:
+        """Those of units, in the order in which they are to leave. A unit that is written as a run has several."""
+        return [output for output in self._records.values() if not isinstance(output, CancelNotice)]
+
     def may_leave(self, targets: TargetTopics) -> bool:
         """True if a record waits for a topic that is not away, and that does not refuse it."""
         return any(

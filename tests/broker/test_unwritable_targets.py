@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -24,6 +25,7 @@ from tests.broker.routed_places import RoutedPlace
 from tests.broker.worker_places import Destination, alter_topic
 from tests.conftest import QUIET
 from tests.processes import PATIENCE_S, Process, wait_for
+from uow.cli.main import main
 from uow.embedded.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
@@ -59,6 +61,7 @@ def test_units_for_a_topic_that_may_not_be_written_to_wait_and_others_go_on_b57(
     routed.send([("events", "Spain", b"<Test/>")] * 2)
     wait_for(lambda: len(place.read(routed.topic("spain"))) == 1)
     assert len(place.read(routed.topic("uk"))) == 1
+    told_of_waiting(place, routed.topic("uk"))
     filters = [
         AclBindingFilter(
             each.restype, each.name, each.resource_pattern_type, None, None, each.operation, AclPermissionType.ALLOW
@@ -71,6 +74,25 @@ def test_units_for_a_topic_that_may_not_be_written_to_wait_and_others_go_on_b57(
     assert [dict(each.headers())["uow-generation"] for each in place.read(routed.topic("uk"))] == [b"1", b"2", b"3"]
     assert not place.read(f"{unique}.errors")
     assert worker.child.terminate(PATIENCE_S) == 0
+
+
+def told_of_waiting(place: Destination, topic: str) -> None:
+    """Two units wait for this topic: everything that people ask says so (B-57, B-201)."""
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(main, [*words, "-c", str(place.config)])
+        return f"{done.exit_code} {done.output}"
+
+    assert f"units that wait for topic {topic}, which cannot be written to: 2" in said("groups", place.name)
+    assert f"topic {topic}, which cannot be written to: the unit of generation 3" in said(
+        "show", place.name, "low-stock/UK"
+    )
+    assert sum(each["waiting"] for each in json.loads(said("groups", place.name, "--totals", "--json")[2:])) == 2
+    doctor, audit = said("doctor"), said("groups", place.name, "--audit")
+    assert doctor.startswith("1 ")
+    assert f"2 finished units wait for topic {topic}" in " ".join(doctor.split())
+    assert audit.startswith("1 ")
+    assert audit.count("unit that waits for its topic") == 2
 
 
 def limit(admin: AdminClient, *topics: str) -> None:

@@ -11,11 +11,13 @@ from itertools import pairwise
 import pytest
 
 from tests.core.rule_script import Table, r, row
-from tests.core.script import Step, Story, clock, context_of, policy_of, told
+from tests.core.script import Step, Story, clock, context_of, ms, policy_of, told
 from tests.core.test_fan_in import gathering, manifest, reply
 from tests.core.test_quorum import STOP, asked
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
+from uow.ops.group_audit import Kind, group_findings
+from uow.ops.inspect import WaitingUnit, inspect_group, unfinished
 from uow.processor.engine import target_topics
 from uow.processor.engine.ports import Output
 from uow.processor.engine.restore import restore
@@ -59,6 +61,30 @@ def begun(cluster: Cluster) -> Story:
 
 def delivered(played: Story) -> list[tuple[str, int]]:
     return [(each.topic, dict(each.headers)["uow-generation"]) for each in played.outputs if each.topic[:6] == "orders"]  # type: ignore[misc]
+
+
+def test_people_are_told_of_units_that_wait_for_their_topic_b57_b201() -> None:
+    """As the changelog has them, whether a worker runs or not: in the list of what is open, about one id, and as a finding."""
+    cluster = Cluster("orders.france")
+    played = begun(cluster)
+    played.send(r("UK", at=0), r("France", at=0), r("UK", at=1), clock(5))
+    logs, context = Logs(INPUT), played.task.context
+    for plan in played.plans:
+        logs.add(plan)
+    waiting = [WaitingUnit("low-stock/UK", number, "complete", "orders.uk", INPUT.partition) for number in (1, 2)]
+    assert unfinished(logs, context) == ([], waiting)
+    about = inspect_group(logs, context, "low-stock/UK")
+    assert (about.open, about.waiting) == (None, tuple(waiting))
+    assert inspect_group(logs, context, "low-stock/France").waiting == ()
+    found = [(each.kind, each.id, each.generation, each.detail) for each in group_findings(logs, context, ms(5))]
+    text = "topic orders.uk cannot be written to"
+    assert found == [(Kind.WAITING_UNIT, "low-stock/UK", number, text) for number in (1, 2)]
+    cluster.topics.add("orders.uk")
+    cluster.targets.look(at_once=True)
+    played.send(r("UK", at=6))
+    logs.add(played.plans[-1])
+    assert unfinished(logs, context) == ([], [])
+    assert group_findings(logs, context, ms(6)) == []
 
 
 def test_units_for_a_missing_topic_wait_in_order_and_others_go_on_b57() -> None:

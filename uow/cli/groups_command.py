@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader, task_context
 from uow.ops.group_audit import Report, audit
-from uow.ops.inspect import Totals, open_groups, totals
+from uow.ops.inspect import Totals, totals, unfinished
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_view import OpenGroup
 from uow.schemas.records import ranges_text
@@ -19,6 +20,7 @@ from uow.terminal.printing import (
     moment_text,
     print_json,
     print_table,
+    say,
     span_text,
     wall_clock_ms,
 )
@@ -56,8 +58,8 @@ def command(
 
     Everything is read from Kafka, so it works when no worker runs. `!` marks a group that has used up most of its time.
 
-    With --audit: components without a group, groups without components, overdue groups, groups of rows that are not in the rules, records of
-    routers' inputs that are neither a component nor refused.
+    With --audit: components without a group, groups without components, overdue groups, groups of rows that are not in the rules, units that
+    wait for a topic which cannot be written to, records of routers' inputs that are neither a component nor refused.
     """
     if (is_repeated and not is_audit) or (metrics_port is not None and not is_repeated):
         raise click.UsageError("--repeat goes with --audit, --metrics-port with --repeat")
@@ -79,7 +81,7 @@ def command(
         return
     with log_reader(settings) as reader:
         now = wall_clock_ms()
-        groups = open_groups(reader, context, now)
+        groups, waiting = unfinished(reader, context, now)
     if as_json:
         print_json([group.row(now) for group in groups])
         return
@@ -87,6 +89,8 @@ def command(
     print_table(columns, [_cells(group, now) for group in groups])
     if not groups:
         click.echo("no open groups", err=True)
+    for topic, units in sorted(Counter(each.topic for each in waiting).items()):
+        say(f"uow: units that wait for topic {topic}, which cannot be written to: {units}")
 
 
 def _print_report(report: Report, as_json: bool) -> None:
@@ -123,6 +127,7 @@ def totals_row(each: Totals) -> dict[str, Any]:
         "groups": each.groups,
         "components": each.components,
         "bytes": each.bytes,
+        "waiting": each.waiting,
         **{outcome.value: count for outcome, count in each.closed.items()},
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -13,7 +13,7 @@ from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader, task_context
 from uow.ops.group_story import MOST_READ, Owner, Story, owner, story
-from uow.ops.inspect import ClosedGroupView, InspectedGroup, inspect_group
+from uow.ops.inspect import ClosedGroupView, InspectedGroup, WaitingUnit, inspect_group
 from uow.ops.recorded_rights import rights_complaint
 from uow.processor.engine.awaited import SourceState
 from uow.processor.engine.group_view import Inner, OpenGroup, arrival
@@ -136,7 +136,8 @@ def _json(found: InspectedGroup, now_ms: int) -> dict[str, Any]:
     if found.open is not None:
         opened = found.open.row(now_ms) | {"components": [arrival(each) for each in found.components]}
     closed = None if found.closed is None else _closed_row(found.closed)
-    return {"open": opened, "closed": closed, "other_generations": list(found.others)}
+    waiting = [{"generation": each.generation, "topic": each.topic} for each in found.waiting]
+    return {"open": opened, "closed": closed, "other_generations": list(found.others), "waiting_units": waiting}
 
 
 def _closed_row(group: ClosedGroupView) -> dict[str, Any]:
@@ -156,7 +157,7 @@ def _print(found: InspectedGroup, worker: Owner, now_ms: int) -> None:
     if found.open is not None:
         _print_open(found, found.open, worker, now_ms)
     if found.closed is not None:
-        _print_closed(found.closed)
+        _print_closed(found.closed, found.waiting)
 
 
 def _print_open(found: InspectedGroup, group: OpenGroup, worker: Owner, now_ms: int) -> None:
@@ -211,12 +212,16 @@ def _cells(component: ComponentRecord, opened_at: int) -> tuple[object, ...]:
     )
 
 
-def _print_closed(group: ClosedGroupView) -> None:
+def _print_closed(group: ClosedGroupView, waiting: Sequence[WaitingUnit]) -> None:
     closed = group.closed
+    topics = [
+        f"topic {each.topic}, which cannot be written to: the unit of generation {each.generation}" for each in waiting
+    ]
     _print_facts(
         [
             ("group", group.id),
             ("state", f"closed: {closed.outcome}, reason {closed.reason}"),
+            *[("waits for", topic) for topic in topics],
             ("partition", group.partition),
             ("generation", closed.generation),
             ("highest number", closed.highest),

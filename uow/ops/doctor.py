@@ -23,7 +23,7 @@ from uow.ops.access import commands_text
 from uow.ops.consumer_groups import committed_rows
 from uow.ops.destination_logs import log_reader, task_context
 from uow.ops.findings import CheckResult, Finding, ok
-from uow.ops.inspect import StableReader, waiting
+from uow.ops.inspect import StableReader, waiting, waiting_units
 from uow.ops.order_checks import order_findings
 from uow.processor.core.columns import read_headers
 from uow.processor.engine.context import TaskContext
@@ -381,6 +381,7 @@ def _order(settings: Settings, client: AdminClient, name: str) -> Iterator[Findi
 
 def _partitions(reader: StableReader, name: str, context: TaskContext) -> Iterator[Finding]:
     unread = undecided = opened = 0
+    units: Counter[str] = Counter()
     sound = True
     for number in range(context.partitions):
         tp, commands = Tp(context.topics.components, number), Tp(context.topics.commands, number)
@@ -401,6 +402,7 @@ def _partitions(reader: StableReader, name: str, context: TaskContext) -> Iterat
         unread += behind[tp]
         undecided += behind[commands]
         opened += len(task.groups)
+        units.update(each.topic for each in waiting_units(task))
         yield from clock_ahead(task)
         if task.forgets_until > (0 if behind[tp] else wall_clock_ms()):
             until = datetime.fromtimestamp(task.forgets_until / 1000, UTC).isoformat()
@@ -412,6 +414,9 @@ def _partitions(reader: StableReader, name: str, context: TaskContext) -> Iterat
             )
     if sound:
         yield ok(f"{name}: {context.partitions} partitions can be restored, {opened} groups are open")
+    for topic, count in sorted(units.items()):
+        what = f"{name}: {count} finished units wait for topic {topic}, which cannot be written to"
+        yield Finding(CheckResult.WRONG, what, "the worker's log says why; they go out once it can be")
     if unread:
         yield Finding(
             CheckResult.LOOK,

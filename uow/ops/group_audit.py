@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from uow.config.loading import Settings
 from uow.ops.destination_logs import PATIENCE_S, log_reader, task_context
-from uow.ops.inspect import open_in, restored_tasks
+from uow.ops.inspect import open_in, restored_tasks, waiting_units
 from uow.processor.core.columns import read_headers
 from uow.processor.core.gathered import NEVER
 from uow.processor.core.strays import Stray
@@ -49,6 +49,7 @@ class Kind(StrEnum):
     GROUP_WITHOUT_COMPONENTS = "group without components"
     OVERDUE = "overdue group"
     UNKNOWN_RULE = "group of an unknown rule"
+    WAITING_UNIT = "unit that waits for its topic"
     LOST_INPUT = "input record without a trace"
     STATE = "state that does not agree"
 
@@ -126,7 +127,7 @@ def group_findings(reader: LogReader, context: TaskContext, now_ms: int) -> list
     if any(each.kind in breaks for each in findings):
         return findings  # no worker can restore that partition either
     try:
-        return findings + _overdue(reader, context, now_ms)
+        return findings + _in_state(reader, context, now_ms)
     except StateCorruptedError as error:
         return [*findings, Finding(Kind.STATE, context.topics.groups_changelog, detail=str(error))]
 
@@ -222,14 +223,18 @@ def arrival(stray: Stray) -> int:
     return min(said, stray.component.timestamp) if said is not None else stray.component.timestamp
 
 
-def _overdue(reader: LogReader, context: TaskContext, now_ms: int) -> list[Finding]:
+def _in_state(reader: LogReader, context: TaskContext, now_ms: int) -> list[Finding]:
+    """Groups that are overdue, and units that wait for a topic (B-57), as a worker would restore them."""
     found = []
     for task in restored_tasks(reader, context, range(context.partitions)):
+        where = f"{task.tp.topic}/{task.tp.partition}"
+        for unit in waiting_units(task):
+            detail = f"topic {unit.topic} cannot be written to"
+            found.append(Finding(Kind.WAITING_UNIT, where, unit.id, unit.generation, detail=detail))
         for group in open_in(task):
             due = group.closes_at(context.policy)
             if due < NEVER and due + OVERDUE_MS < now_ms:
                 late = f"should have closed or left {(now_ms - due) / 1000:.1f} s ago"
-                where = f"{task.tp.topic}/{task.tp.partition}"
                 found.append(Finding(Kind.OVERDUE, where, _text(group.id), group.generation, detail=late))
     return found
 

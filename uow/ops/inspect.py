@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import confluent_kafka as ck
 
@@ -34,6 +34,7 @@ from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import ComponentRecord, UnitOutcome
+from uow.topics.headers import GENERATION, ID, OUTCOME, UNIT_ID, decimal
 from uow.topics.partitioner import partition_for
 
 _TAIL = 16
@@ -52,6 +53,25 @@ class StableReader(LogReader, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingUnit:
+    """A unit that is made and waits: its topic cannot be written to (B-57).
+
+    Attributes:
+        id: Of its group, which is closed.
+        generation: Of its group.
+        outcome: Its outcome.
+        topic: The topic that it waits for.
+        partition: Of `D.components`.
+    """
+
+    id: str
+    generation: int
+    outcome: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Totals of one partition, as the logs have it.
 
@@ -62,6 +82,7 @@ class Totals:
         groups: Number of open groups.
         components: Number of components held in them.
         bytes: Size of these components.
+        waiting: Number of units that wait for their topics (B-57).
         closed: Number of remembered closed ids, by outcome.
     """
 
@@ -71,6 +92,7 @@ class Totals:
     groups: int
     components: int
     bytes: int
+    waiting: int
     closed: Mapping[UnitOutcome, int]
 
 
@@ -93,6 +115,7 @@ class InspectedGroup:
         components: Its components, in order of arrival.
         closed: The group of this id that closed last, if it is remembered.
         others: Generations of other open groups of this id.
+        waiting: Its units that wait for their topic, oldest first.
     """
 
     partition: int
@@ -100,10 +123,23 @@ class InspectedGroup:
     components: tuple[ComponentRecord, ...] = ()
     closed: ClosedGroupView | None = None
     others: tuple[int, ...] = ()
+    waiting: tuple[WaitingUnit, ...] = ()
+
+
+class Unfinished(NamedTuple):
+    """The work of a destination that is not finished: open groups, the oldest first, and units that wait for their topics."""
+
+    groups: list[OpenGroup]
+    waiting: list[WaitingUnit]
 
 
 def open_groups(reader: LogReader, context: TaskContext, now_ms: int = 0) -> list[OpenGroup]:
-    """Open groups of a destination, the oldest first.
+    """Open groups of a destination, the oldest first. Arguments and errors as of `unfinished`."""
+    return unfinished(reader, context, now_ms).groups
+
+
+def unfinished(reader: LogReader, context: TaskContext, now_ms: int = 0) -> Unfinished:
+    """Open groups of a destination, and its units that wait for their topics.
 
     Args:
         reader: Where to read from.
@@ -114,9 +150,29 @@ def open_groups(reader: LogReader, context: TaskContext, now_ms: int = 0) -> lis
         StateCorruptedError: The logs do not agree.
     """
     found = []
+    waiting = []
     for task in restored_tasks(reader, context, range(context.partitions)):
         found += [seen(group, task.tp.partition, context.policy, now_ms) for group in open_in(task)]
-    return sorted(found, key=lambda each: (each.opened_at, each.id))
+        waiting += waiting_units(task)
+    return Unfinished(sorted(found, key=lambda each: (each.opened_at, each.id)), waiting)
+
+
+def waiting_units(task: PartitionTask) -> list[WaitingUnit]:
+    """Units of a partition that wait for their topics, in the order in which they are to leave. One that is written as a run stands here once."""
+    found: dict[bytes, WaitingUnit] = {}
+    for output in task.waiting_records.outputs:
+        said = dict(output.headers)
+        found.setdefault(
+            said.get(UNIT_ID) or b"",
+            WaitingUnit(
+                (said.get(ID) or b"").decode("utf-8", "backslashreplace"),
+                decimal(said.get(GENERATION) or b"") or 0,
+                (said.get(OUTCOME) or b"").decode("utf-8", "backslashreplace"),
+                output.topic,
+                task.tp.partition,
+            ),
+        )
+    return [*found.values()]
 
 
 def waiting(reader: StableReader, positions: Mapping[Tp, int]) -> dict[Tp, int]:
@@ -167,6 +223,7 @@ def totals(reader: StableReader, context: TaskContext) -> list[Totals]:
                 len(groups),
                 sum(len(group.held) for group in groups),
                 sum(group.bytes for group in groups),
+                len(waiting_units(task)),
                 {outcome: outcomes[outcome] for outcome in UnitOutcome},
             )
         )
@@ -198,10 +255,11 @@ def inspect_group(
     group = next((each for each in several if generation in (0, each.generation)), None)
     others = tuple([each.generation for each in several if each is not group])
     remembered = None if closed is None else ClosedGroupView(group_id, partition, closed)
+    units = tuple([each for each in waiting_units(task) if each.id == group_id])
     if group is None:
-        return InspectedGroup(partition, closed=remembered, others=others)
+        return InspectedGroup(partition, closed=remembered, others=others, waiting=units)
     opened = seen(group, partition, context.policy, now_ms)
-    return InspectedGroup(partition, opened, tuple(arrivals(group)), remembered, others)
+    return InspectedGroup(partition, opened, tuple(arrivals(group)), remembered, others, units)
 
 
 def restored_tasks(reader: LogReader, context: TaskContext, partitions: Sequence[int]) -> list[PartitionTask]:
