@@ -229,8 +229,10 @@ class Partition(PartitionState):
             text = "a repeated command does nothing more"
         elif command.verb is Verb.SET_ASIDE:
             text = f"{command.source} does not block its partition, which is at {self.position}: nothing is done"
-            if command.is_verified:  # a copy does nothing either once the record blocks
-                self._remember(command, at)
+            if (
+                command.is_verified
+            ):  # a copy does nothing either once the record blocks; what is signed then is another command
+                self._remember_as(refused_as(command.known_as, command.signed_at), at)
         else:
             done, text = self._decide_command(command, at)
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
@@ -250,8 +252,8 @@ class Partition(PartitionState):
         return not is_own or self._was_answered(command, at)
 
     def _was_answered(self, command: Command, at: int) -> bool:
-        last = self.commands.get(command.known_as)
-        return last is not None and last >= at
+        known = (command.known_as, refused_as(command.known_as, command.signed_at))
+        return any(last is not None and last >= at for last in map(self.commands.get, known))
 
     def has_answered(self, command: Command, at: int) -> bool:
         """True if this very command, or one with its id that came later, was answered; of a signed one also if an earlier one was, of which it may be a copy."""
@@ -261,8 +263,11 @@ class Partition(PartitionState):
         """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""
         command, at, offset = asked
         if isinstance(command, Command):
+            known = command.known_as
+            if command.is_verified and not done:  # as at its own turn
+                known = refused_as(known, command.signed_at)
             # of two with one id the later one may have been answered first
-            self._remember(command, max(at, self.commands.get(command.known_as) or at))
+            self._remember_as(known, max(at, self.commands.get(known) or at))
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
     def _remember(self, command: Command, at: int) -> None:
@@ -788,6 +793,8 @@ class Partition(PartitionState):
     def close_faulty(self) -> bool:
         """Closes as failed the groups at which the code failed, without a look at what had failed. True if the plan in the making closes any; it may be asked for several times."""
         for group in self.to_be_closed():
+            if self.is_full():
+                break
             failure = self.faulty.failure_of(group)
             self.faulty.at = group
             self.faulty.closing.append((group.id, group.generation))

@@ -18,6 +18,7 @@ from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey,
 from uow.processor.engine.ports import Blocked, Output, RawRecord, Tp
 from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of, named, with_reason
 from uow.schemas.error_classes import InternalError
+from uow.topics.headers import ID, SOURCE
 
 log = logging.getLogger("uow.group_faults")
 
@@ -111,21 +112,30 @@ class GroupFaults:
             wait_ms // 1000,
         )
 
-    def closes(self, tp: Tp, *, is_single: bool, refused: Output | None) -> bool:
+    def closes(self, tp: Tp, *, is_single: bool, refused: Output | None, offset: int = -1) -> bool:
         """True if the plan that a broker refuses is that of such groups: one of their own, or with the unit of one and `is_single`, one record at most.
 
-        If it is known which record is refused, that has to be one of theirs: else what fails is another group's.
+        Whatever is refused of a plan of their own is theirs. Else, if it is known which record is refused, that has to be theirs: what fails may be another group's.
+
+        Args:
+            tp: The partition.
+            is_single: True if the plan is of one record at most.
+            refused: The refused record; None: it is not known.
+            offset: That of the one record; -1: there is none.
         """
         groups = self._groups[tp]
-        said = None if refused is None else {refused.key, *(value for _, value in refused.headers)}
-        if not any(said is None or group_id in said for group_id, _ in groups.closing):
-            return False
-        return is_single or all(map(groups.is_closed_at_once, groups.closing))
+        if groups.closing and all(map(groups.is_closed_at_once, groups.closing)):
+            return True
+        if (
+            refused is not None and refused.key is None and ID not in dict(refused.headers)
+        ):  # reasons alone, see `outputs`
+            return is_single and (SOURCE, f"{tp.topic}/{tp.partition}/{offset}".encode()) not in refused.headers
+        return is_single and bool(_closed_with(groups, refused))
 
-    def leave_alone(self, tp: Tp, now_ms: int) -> bool:
-        """The groups of that plan stand alone, if they have their rules. False if none has."""
+    def leave_alone(self, tp: Tp, now_ms: int, refused: Output | None) -> bool:
+        """The groups of that plan stand alone, if they have their rules; only the one that the refused record is of, where it is known. False if none has."""
         groups = self._groups[tp]
-        closing, groups.closing = groups.closing, []
+        closing, groups.closing = _closed_with(groups, refused) or groups.closing, []
         able = [key for key in closing if groups[key].treatment is not Treatment.CLOSED_WITHOUT_RULE]
         for key in able:
             self._leave_alone(tp, key, groups[key], now_ms)
@@ -150,3 +160,11 @@ class GroupFaults:
     def forget(self, tp: Tp) -> None:
         """It was taken away."""
         self._groups.pop(tp, None)
+
+
+def _closed_with(groups: FaultyGroups, refused: Output | None) -> list[GroupKey]:
+    """Of the groups that a plan closes those whose id is in the refused record; all, if no record is known."""
+    if refused is None:
+        return groups.closing
+    said = {refused.key, *(value for _, value in refused.headers)}
+    return [key for key in groups.closing if key[0] in said]

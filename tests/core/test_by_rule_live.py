@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes, told_by
-from tests.core.script import Story, Told, clock, context_of, policy_of, text
+from tests.core.script import Story, Told, clock, context_of, ms, policy_of, text
 from tests.engine.restored_logs import Logs
-from tests.engine.test_by_rule_restored import restored
+from tests.engine.test_by_rule_restored import new_task, restored
 from tests.fake_record import INPUT
+from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.conditions import measures_of
+from uow.schemas.error_classes import InternalError
 from uow.topics.conditions import Predicate
 from uow.topics.grouping import GroupPolicy
 from uow.topics.rules import LateJoin, Numbering, OnRuleChange, Release
@@ -145,3 +147,21 @@ def test_many_groups_take_a_version_by_one_row_and_close_in_several_plans_b13() 
 def test_a_row_that_nobody_wrote_down_is_said_so_once_all_are_read_b13() -> None:
     played = told_by(r(at=0), changed(9), rules=[TEN])
     assert (played.answers[0].done, played.answers[0].text) == (False, "no row low-stock/UK@9 in the rules of D")
+
+
+def test_a_group_that_is_whole_by_its_live_row_is_restored_with_all_others_b13() -> None:
+    """It stood alone when the row came, so that it takes the row in the restore, and leaves its place there."""
+    rows = [
+        row("UK", version, complete_count=count, rule={"version": version, "on_rule_change": OnRuleChange.LIVE})
+        for version, count in ((1, 3), (2, 2))
+    ]
+    logs, played = Logs(INPUT), Story(new_task(table=Table(*rows)))
+    played.send(*[r("UK", at=0, deliver_at=ms(5_000)) for _ in range(2)])
+    (group,) = played.task.groups.values()
+    played.task.partition.faulty[group.id, group.generation] = GroupFault(InternalError("a defect"), Treatment.ALONE)
+    played.send(changed(), *[r("UK", at=2, id=f"low-stock/{number}", version=2) for number in range(3)])
+    for plan in played.plans:
+        logs.add(plan)
+    task = restored(logs, table=Table(later=rows))
+    assert len(task.groups) == 4
+    assert [each.ruled.waits_since > 0 for each in task.groups.values() if each.ruled].count(True) == 1

@@ -514,10 +514,16 @@ def test_a_copy_of_a_command_to_set_aside_is_not_obeyed_once_its_record_blocks(*
         assert again is not None
         assert life.task.has_answered(again[1]), "nobody hears it"
         life.restart()
-    signed_anew = signed(OPERATOR, release(command_id="d", verb=Verb.SET_ASIDE, source=f"{TOPICS.components}/0/5"))
-    other = asked_aside(FakeRecord(9, signed_anew, None, b"a", T0 + 10, Tp(TOPICS.commands, 0)), reader)
-    assert other is not None
-    assert not life.task.has_answered(other[1])
+    asks = {"verb": Verb.SET_ASIDE, "source": f"{TOPICS.components}/{TP.partition}/5"}
+    for signed_later in (
+        signed(OPERATOR, release(**asks), at=T0 + 5),
+        signed(OPERATOR, release(command_id="d", **asks)),
+    ):
+        other = asked_aside(FakeRecord(9, signed_later, None, b"a", T0 + 10, Tp(TOPICS.commands, TP.partition)), reader)
+        assert other is not None
+        assert not life.task.has_answered(other[1]), (
+            "signed now that the record blocks, it is heard, also under the same id"
+        )
 
 
 def test_an_audit_takes_the_command_that_was_obeyed_and_not_a_forged_one_with_its_id_and_time() -> None:

@@ -11,7 +11,7 @@ from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.core.group import Group
 from uow.processor.engine.group_faults import SAME_FAILURE_MS
 from uow.processor.engine.outputs import OutputWriter
-from uow.processor.engine.ports import Blocked
+from uow.processor.engine.ports import Blocked, Output
 from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import InternalError
@@ -131,3 +131,17 @@ def test_a_group_is_not_left_alone_where_the_record_of_another_one_is_refused() 
         for each in some:
             assert faults.closes(task.tp, is_single=True, refused=each) is (name == b"a")
     assert faults.closes(task.tp, is_single=True, refused=None), "nobody knows whose it is"
+
+
+def test_of_several_groups_that_are_closed_only_the_one_whose_record_is_refused_is_left_alone() -> None:
+    """The close of the others is taken: they would wait for it at each try, and be refused with it."""
+    task = story(c(1, id="a")).task
+    faults, tp = task.context.faults, task.tp
+    for name in (b"a", b"b"):
+        faults.of(tp)[name, 1] = GroupFault(InternalError("why"), Treatment.CLOSED)
+    faults.of(tp).closing = [(b"a", 1), (b"b", 1)]
+    assert faults.leave_alone(tp, 0, Output("D.errors", 0, b"a", b"v", [("uow-id", b"a")]))
+    assert {key: fault.treatment for key, fault in faults.of(tp).items()} == {
+        (b"a", 1): Treatment.ALONE,
+        (b"b", 1): Treatment.CLOSED,
+    }

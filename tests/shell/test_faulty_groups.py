@@ -885,3 +885,37 @@ def test_a_record_or_command_that_asks_for_too_much_is_at_fault_itself(
             assert not answers(kafka)[0].done
 
     test()
+
+
+class RefusingGivenUp(MemorySink):
+    """A broker that refuses each record of D.errors for what it is, also one with the reasons alone, and names it."""
+
+    def write(self, plans: Sequence[Plan], token: Any) -> None:
+        for plan in plans:
+            for each in plan.outputs:
+                if each.topic == "D.errors":
+                    raise Refused("INVALID_RECORD", plan.tp, each)
+        super().write(plans, token)
+
+
+@in_a_loop
+async def test_a_group_whose_reasons_alone_are_refused_stands_alone_and_the_others_go_on() -> None:
+    """That record has no id: it was taken for one of the sound record in hand, at which the partition blocked."""
+    kafka = MemoryKafka()
+    bad, configured = belongs_to(kafka, 0, "bad"), settings(policy=EXPIRING, **SET_ASIDE)
+    for seq in (1, 3):
+        send_to(kafka, 0, bad, seq)
+    async with running(kafka, configured) as app:
+        await until(lambda: app.status.tasks[P0].counts.open == 2)
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in(partition, "decide_due", of_situation)(patch, bad.encode())
+        sink = RefusingGivenUp(kafka, settings().transactional_id)
+        async with running(kafka, configured, sink=sink) as app:
+            kafka.clock.now += 101
+            good = [belongs_to(kafka, 0, f"good{number}-") for number in range(5)]
+            for each in good:
+                send_to(kafka, 0, each, 1, end=True)
+                kafka.clock.now += 500
+            await until(lambda: {*ids(kafka)} >= {*good})
+            await until(lambda: app.status.tasks[P0].groups_alone == 1)
+            assert not app.status.blocked
