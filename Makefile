@@ -1,7 +1,7 @@
 # Two commands: `make demo` and `make test`. What they need is fetched on the first run; later runs need no network.
 
 # The versions that are tested; the first that is found makes the environment, or any newer `python3`.
-PYTHONS = 3.11 3.12 3.13
+PYTHONS = 3.11 3.12 3.13 3.14
 ifndef PYTHON
 PYTHON := $(firstword $(foreach p,$(PYTHONS:%=python%) python3,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
 endif

@@ -342,7 +342,13 @@ def test_a_record_that_is_too_deep_is_refused_alone_and_no_worker_ends(place: De
     )
     routed.create(SHORT)
     deep = b'{"quantity": %s%s}' % (b"[" * 600, b"]" * 600)
-    values = [b'{"quantity": 1}', deep, b'{"quantity": 2}', b'{"quantity": %s}' % (b"[" * 50_000), b'{"quantity": 3}']
+    values = [
+        b'{"quantity": 1}',
+        deep,
+        b'{"quantity": 2}',
+        b'{"quantity": %s%s}' % (b"[" * 50_000, b"]" * 50_000),
+        b'{"quantity": 3}',
+    ]
     worker = place.worker()
     routed.send([("events", "UK", value) for value in values])
     wait_for(lambda: len(place.read(routed.topic("other"))) == 1, what=lambda: worker.child.output)

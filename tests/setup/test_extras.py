@@ -49,7 +49,8 @@ def test_where_the_packages_are_missing_each_is_named_with_the_command_that_adds
     code = (
         f"import sys; sys.path.insert(0, {str(installed)!r}); from uow.extras import advice; print(advice({extra!r}))"
     )
-    nothing = [sys.executable, "-I", "-S", "-c", code]  # without site-packages
+    # the Python that the environment was made with, without site-packages: from 3.14 on an environment knows its folder without them too
+    nothing = [Path(sys._base_executable).resolve(), "-I", "-S", "-c", code]  # type: ignore[attr-defined]
     told = subprocess.run(nothing, capture_output=True, text=True, check=True).stdout
     names, command = re.fullmatch(
         r"(.*) (?:is|are) not installed .*`make install (.*)` in a checkout.*\n", told
