@@ -66,11 +66,11 @@ def traded(make_shared_stage: Callable[..., Stage]) -> Stage:
     stage.work()
     of_input = [("uow-error-class", b"RoutingError"), ("uow-source", b"stock/0/99"), ("uow-input", b"stock/0/99")]
     stage.put(stage.names.rejected, b"x", b"y", [*of_input])
+    stage.sink()
     return stage
 
 
 def test_units_by_rule_are_rows_whatever_their_format_and_topic_b53_b57(traded: Stage) -> None:
-    traded.sink()
     name = traded.names.destination
     found = {(row.topic, row.id, row.generation): row for row in traded.rows(Table.UNITS)}
     assert {key: (row.outcome, row.reason, row["count"], row.rule) for key, row in found.items()} == {
