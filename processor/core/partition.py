@@ -229,9 +229,8 @@ class Partition(PartitionState):
             text = "a repeated command does nothing more"
         elif command.verb is Verb.SET_ASIDE:
             text = f"{command.source} does not block its partition, which is at {self.position}: nothing is done"
-            if (
-                command.is_verified
-            ):  # a copy does nothing either once the record blocks; what is signed then is another command
+            # a copy does nothing either once the record blocks; what is signed then is another command
+            if command.is_verified:
                 self._remember_as(refused_as(command.known_as, command.signed_at), at)
         else:
             done, text = self._decide_command(command, at)

@@ -124,11 +124,12 @@ class GroupFaults:
             offset: That of the one record; -1: there is none.
         """
         groups = self._groups[tp]
-        if groups.closing and all(map(groups.is_closed_at_once, groups.closing)):
+        if not groups.closing:
+            return False
+        if all(map(groups.is_closed_at_once, groups.closing)):
             return True
-        if (
-            refused is not None and refused.key is None and ID not in dict(refused.headers)
-        ):  # reasons alone, see `outputs`
+        # a record of the reasons alone has no id, see `outputs`
+        if refused is not None and refused.key is None and ID not in dict(refused.headers):
             return is_single and (SOURCE, f"{tp.topic}/{tp.partition}/{offset}".encode()) not in refused.headers
         return is_single and bool(_closed_with(groups, refused))
 

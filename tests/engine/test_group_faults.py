@@ -145,3 +145,10 @@ def test_of_several_groups_that_are_closed_only_the_one_whose_record_is_refused_
         (b"a", 1): Treatment.ALONE,
         (b"b", 1): Treatment.CLOSED,
     }
+
+
+def test_reasons_alone_that_are_refused_are_of_no_group_at_fault_where_none_is_closed() -> None:
+    """They are of a group that time gave up; its partition blocks as it does where no group is at fault."""
+    task = story(c(1, id="a")).task
+    reasons = Output("D.errors", 0, None, None, [("uow-source", b"D.components/0/0")])
+    assert not task.context.faults.closes(task.tp, is_single=True, refused=reasons)
