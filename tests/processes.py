@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from uow.embedded import child_processes as children
@@ -90,6 +93,15 @@ def wait_for(
         if patience.is_over:
             raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
         time.sleep(0.05)
+
+
+def free_port() -> int:
+    """A port for a program that starts later. It is none that the system gives to outgoing connections, so nobody gets it by accident until then."""
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            port = random.SystemRandom().randrange(20_000, 30_000)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def is_alive(pid: int) -> bool:

@@ -49,8 +49,8 @@ from uow.processor.kafka.topic_ids import TopicIds
 from uow.processor.kafka.worker_clock import WorkerClock, wall_ms
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.shell.monitor import WorkerStatus
-from uow.processor.shell.page_server import PageServer
-from uow.processor.shell.pages import WebAddress, add_pages, only_known_hosts
+from uow.processor.shell.page_server import PageServer, WebAddress
+from uow.processor.shell.pages import add_pages, only_known_hosts
 from uow.processor.shell.table import GroupTable, WorkerTables
 from uow.processor.shell.transport import BatchSchema
 from uow.schemas.registry import framer_for
@@ -95,6 +95,7 @@ class UowApp(faust.App):
     make_router: NewRouter | None
     router_ready: Event
     restored: Event
+    web: PageServer
 
     def _new_web(self) -> PageServer:
         return PageServer(self)
@@ -185,15 +186,14 @@ def create_app(
         table_standby_replicas=0,
         stream_wait_empty=False,
         web_enabled=web is not None,
-        web_bind=web.host if web else "127.0.0.1",
-        web_host=web.host if web else "127.0.0.1",
-        web_port=web.port if web else 6066,
         web_application_options={"middlewares": [only_known_hosts(settings.web_names)]},
         web_tables_enabled=False,
         web_router_enabled=False,
         web_stats_enabled=False,
     )
     app.worker_settings, app.new_ports = settings, new_ports
+    if web is not None:
+        app.web.address = web
     overrides = Counter(each.destination for each in settings.overrides)
     destinations = {each.components: name for name, each in topics.items()}
     app.status = WorkerStatus(settings.worker_name, destinations, overrides=overrides)

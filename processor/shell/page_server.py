@@ -4,17 +4,22 @@ Whoever reaches the pages may connect and say nothing, say it byte by byte, or n
 records over, and its sockets are the worker's; so a connection is for one request, is ended after some seconds whatever it does, and there are only so
 many: a further one ends the oldest.
 
-Belongs here: connections. Does not belong here: the pages (`uow.processor.shell.pages`).
+Belongs here: where the pages listen, and connections. Does not belong here: the pages (`uow.processor.shell.pages`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import logging
+import os
+import socket
+from typing import Final, NamedTuple
 
 from aiohttp.web import Server
 from aiohttp.web_protocol import RequestHandler
 from faust.web.drivers.aiohttp import Web
+
+log = logging.getLogger("uow.worker")
 
 LONGEST_S: Final = 15.0
 """Longest life of a connection: a page of a million groups takes two seconds."""
@@ -22,6 +27,21 @@ MOST: Final = 64
 """Most connections at once."""
 BACKLOG: Final = 16
 """Most connections that are accepted in one go, beyond which the system keeps them."""
+
+
+class WebAddress(NamedTuple):
+    """Where the pages are to be; port 0 is any free one."""
+
+    host: str
+    port: int
+
+
+def web_address(setting: str) -> WebAddress | None:
+    """The address of the pages by `[worker] web`; None for `off`."""
+    if setting == "off":
+        return None
+    host, _, port = setting.rpartition(":")
+    return WebAddress(host.strip("[]"), int(port))
 
 
 class Connections:
@@ -62,20 +82,43 @@ def _end(handler: RequestHandler) -> None:
 
 
 class PageServer(Web):
-    """Faust's web server, with these connections."""
+    """Faust's web server, with these connections.
+
+    A port is taken at the moment at which the server listens, since a port that was free before may be another program's by then. One that is taken
+    (two workers on one machine with the same settings) costs the pages their port, never the worker its start: they get a free one, and the log says so.
+    """
+
+    address: WebAddress
+    port: int
+    """The port at which it listens."""
 
     _listening: asyncio.Server | None = None
     _watching: asyncio.Task[None] | None = None
 
     async def start_server(self) -> None:
-        """Starts it."""
+        """Starts it.
+
+        Raises:
+            OSError: The host is no address of this machine.
+        """
         await self._runner.setup()
         assert self._runner.server is not None
-        connections, conf = Connections(self._runner.server), self.app.conf
-        self._listening = await asyncio.get_running_loop().create_server(
-            connections.accept, conf.web_bind, conf.web_port, backlog=BACKLOG
-        )
+        connections, (host, port) = Connections(self._runner.server), self.address
+        try:
+            self._listening = await self._listen(connections, host, port)
+        except OSError as taken:
+            why = os.strerror(taken.errno or 0)
+            log.warning("%s:%d is not available (%s); the pages are on another port", host, port, why)
+            self._listening = await self._listen(connections, host, 0)
+        self.port = self._listening.sockets[0].getsockname()[1]
+        log.info("pages on http://%s:%d/groups/ and /metrics", host, self.port)
         self._watching = asyncio.create_task(connections.watch())
+
+    async def _listen(self, connections: Connections, host: str, port: int) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        if not port:  # a name may have several addresses, each of which would get a port of its own
+            host = str((await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM))[0][4][0])
+        return await loop.create_server(connections.accept, host, port, backlog=BACKLOG)
 
     async def stop_server(self) -> None:
         """Stops it."""

@@ -1,15 +1,14 @@
 """The worker's web pages: `/` for probes, `/groups/` and `/group/` for people, `/metrics` for Prometheus.
 
-Belongs here: pages as views of the worker's status, and where they listen. Does not belong here: what they show
-(`uow.processor.shell.monitor`).
+Belongs here: pages as views of the worker's status. Does not belong here: what they show (`uow.processor.shell.monitor`), where they listen
+(`uow.processor.shell.page_server`).
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from ipaddress import ip_address
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -29,46 +28,6 @@ CUT_OFF = "cut off"
 RESTORING = "restoring"
 GROUPS_SHOWN = 20
 """Open groups listed per partition, oldest first; `uow groups` lists all."""
-
-
-@dataclass(frozen=True, slots=True)
-class WebAddress:
-    """The address of the pages. `note` is the reason, if it is not the one of the settings."""
-
-    host: str
-    port: int
-    note: str = ""
-
-
-def web_address(setting: str) -> WebAddress | None:
-    """The address to bind for `[worker] web`; None for `off`.
-
-    Port 0 is any free one. A taken port (two workers on one machine with the same settings) costs the pages their port, never the
-    worker its start: a free one is taken and logged.
-    """
-    if setting == "off":
-        return None
-    host, _, text = setting.rpartition(":")
-    host = host.strip("[]")
-    port = int(text)
-    if port:
-        try:
-            return WebAddress(host, _bindable(host, port))
-        except OSError as taken:
-            return WebAddress(
-                host,
-                _bindable(host, 0),
-                f"{setting} is not available ({taken.strerror})",
-            )
-    return WebAddress(host, _bindable(host, 0))
-
-
-def _bindable(host: str, port: int) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))
-        return int(probe.getsockname()[1])
 
 
 def groups_view(status: WorkerStatus, now_ms: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from uow.processor.shell.app import (
     kafka_ports,
     task_contexts,
 )
-from uow.processor.shell.pages import web_address
+from uow.processor.shell.page_server import web_address
 from uow.processor.shell.settings_check import check_settings
 from uow.schemas.error_classes import Complaint, ConfigError, FencedError, UowError
 from uow.schemas.printable import printable, printable_lines
@@ -102,7 +102,6 @@ def run_worker(
         raise ConfigError("destinations", "", "a worker needs at least one [destinations.NAME]")
     _warn(settings)
     partitions, limits = known_topics(settings)
-    web = web_address(settings.web)
     contexts = check_settings(settings, task_contexts(settings, partitions, limits))
     new_router = new_upstream = None
     rules_bytes: Callable[[], int] = int
@@ -125,11 +124,7 @@ def run_worker(
         new_upstream = upstream(settings, rules)
         others = (rule_log,)
     ports = kafka_ports(settings, contexts, on_step, wall, new_upstream, rules_bytes, others)
-    app = create_app(settings, ports, web, new_router)
-    if web is not None:
-        if web.note:
-            log.warning("%s; the pages are on another port", web.note)
-        log.info("pages on http://%s:%d/groups/ and /metrics", web.host, web.port)
+    app = create_app(settings, ports, web_address(settings.web), new_router)
     loop = _new_loop()
     asyncio.set_event_loop(loop)
     app.finalize()

@@ -10,12 +10,10 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.broker.worker_places import Destination
 from tests.kafka_broker import docker_answers
-from tests.processes import Process, wait_for
+from tests.processes import Process, free_port, wait_for
 from uow.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -38,17 +36,11 @@ QUIET = logging.getLogger("tests.librdkafka")
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(3000)]
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
-
-
 class Stack:
     """The services of `compose.yaml`."""
 
     def __init__(self) -> None:
-        kafka, a, b = free_ports(3)
+        kafka, a, b = (free_port() for _ in range(3))
         self.project = f"uow-test-{uuid4().hex[:8]}"
         self.bootstrap = f"localhost:{kafka}"
         self.pages = {"worker-a": f"http://127.0.0.1:{a}", "worker-b": f"http://127.0.0.1:{b}"}

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tests.processes import Process
+from tests.processes import Process, free_port
 from uow.jvm import jars, java
 
 ROOT = Path(__file__).parents[2]
@@ -52,12 +51,6 @@ def fences() -> list[tuple[str, str, str]]:
 def commands(block: str) -> list[str]:
     """The commands of a shell block: lines, joined where one goes on."""
     return [each for each in re.sub(r"(\\|\|)\n", lambda end: f"{end[1]}\0", block).splitlines() if each.strip()]
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("localhost", 0))
-        return int(taken.getsockname()[1])
 
 
 def console_producer(folder: Path) -> None:

@@ -16,7 +16,7 @@ from tests.shell.memory_kafka import MemoryKafka
 from tests.shell.test_whole_worker import ids
 from tests.shell.whole_worker import in_a_loop, running, send, until
 from uow.processor.shell import page_server, pages
-from uow.processor.shell.pages import web_address
+from uow.processor.shell.page_server import web_address
 
 COUNT = 300
 
@@ -64,7 +64,7 @@ def test_hundreds_of_slow_connections_take_nothing_from_others_and_are_ended(
     async def test() -> None:
         kafka = MemoryKafka(partitions=1)
         async with running(kafka, web=web_address("127.0.0.1:0")) as app:
-            port, before = app.conf.web_port, sockets()
+            port, before = app.web.port, sockets()
             with ExitStack() as stack:
                 clients = []
                 for number in range(COUNT):
@@ -101,7 +101,7 @@ def test_hundreds_of_slow_connections_take_nothing_from_others_and_are_ended(
 @in_a_loop
 async def test_a_connection_is_for_one_request() -> None:
     async with running(MemoryKafka(partitions=1), web=web_address("127.0.0.1:0")) as app:
-        reader, writer = await asyncio.open_connection("127.0.0.1", app.conf.web_port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.web.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = await reader.read()  # to the end, which the server makes
         assert answer.startswith(b"HTTP/1.1 200")

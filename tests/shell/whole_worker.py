@@ -32,7 +32,7 @@ from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.shell.app import UowApp, create_app, task_contexts
 from uow.processor.shell.monitor import WorkerStatus
-from uow.processor.shell.pages import WebAddress
+from uow.processor.shell.page_server import WebAddress
 from uow.processor.shell.settings_check import checked_contexts
 from uow.schemas import codec
 from uow.schemas.records import SETTINGS_KEY, Answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.processes import wait_for
+from tests.processes import free_port, wait_for
 from tests.spark.stage import DEADLINE_S, Stage, c, plain
 from uow.cli.main import main
 from uow.cli.sink_command import progress_text
@@ -118,8 +117,7 @@ def test_sigterm_ends_a_running_sink_after_its_batch_and_other_runs_go_on_from_t
     """
     stage.send([c(f"x{number}", 1, end=True) for number in range(300)])
     stage.work()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     at = "--tables", stage.tables.root, "--metrics-port", port
     child = spawn("python", "-c", PATIENT, "sink", "-c", configured(tmp_path, stage), *at)
     checkpoint = StreamCheckpoint(stage.tables.checkpoint)

@@ -10,6 +10,7 @@ Kafka ends when the process that started it ends, killed or not (`uow/jvm/watch.
 import fcntl
 import logging
 import os
+import random
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -39,6 +41,9 @@ __all__ = [
 
 HOST = "127.0.0.1"
 CLUSTER_ID = "AAAAAAAAQAAAAAAAAAAAAA"
+PORTS = range(20_000, 30_000)
+"""Where free ports are looked for. Systems choose the ports of outgoing connections above these (Linux from 32,768), so nobody gets one by accident
+before Kafka has bound it, or while Kafka is stopped and started again."""
 SCRATCH_PREFIX = "uow-broker-"
 SCRATCH_SAFE_SECONDS = 60
 FOLDER_PATIENCE_SECONDS = 20.0
@@ -496,14 +501,7 @@ def _new_scratch() -> Path:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    return list(islice(filter(_is_free, random.SystemRandom().sample(PORTS, len(PORTS))), count))
 
 
 def _is_free(port: int) -> bool:
