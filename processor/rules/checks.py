@@ -16,14 +16,13 @@ from uow.processor.rules.columns import label
 from uow.processor.rules.expressions import compile_expression
 from uow.processor.rules.group_keys import GroupKey, matching, on_no_key
 from uow.processor.rules.paths import ExpressionError, Place
-from uow.processor.rules.possible import can_hold
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet
 from uow.processor.rules.transforms import transform_named
 from uow.processor.rules.trial import Trials
 from uow.schemas.error_classes import Complaint, shown
 from uow.topics.catalogue import TOPIC_NAME, DestinationTopics, expected, is_topic_name, rules_topic
-from uow.topics.conditions import Age, At, Behind, ComponentDeadline, Count, Manifest, PerSource, Urgent, alternatives
+from uow.topics.conditions import Age, At, Behind, Count, Manifest, Urgent, alternatives
 from uow.topics.grouping import MAX_ATTEMPTS, NEVER_HOLDS, parts_of
 from uow.topics.policies import DestinationPolicy, HandlingPolicy, LatePolicy, Shape
 from uow.topics.record_size import RecordLimit
@@ -62,7 +61,6 @@ _LEAST: Final[Mapping[str, int]] = {
 }
 _INTEGERS: Final = frozenset({"complete_count", "min_count", "quantity", "max_waiting", "max_open_groups", "priority"})
 """Columns of 32 bits."""
-_MOST_INTEGER: Final = 2_147_483_647
 _FORMS: Final = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
 _NOT_BUILT: Final = "is not built yet"
 """Of a setting that the specification has and nothing obeys: such a rule would wait for ever, or do something else than it says."""
@@ -97,8 +95,6 @@ def complaints_about(
         found += _about_transform(rule, transforms)
         for row in rows:
             found += _about_row(trials, rule, row, bool(rules.sources_of(rule)), taken)
-            most = (destinations or {}).get(rule.destination, _FORMS).max_components
-            found += _about_possible(rule, row, bool(rules.sources_of(rule)), most)
         for source in rules.sources_of(rule):
             found += _about_source(trials, source, rows)
     found += _about_all(rules, taken)
@@ -121,7 +117,7 @@ def _ranges(value: Any) -> Iterator[Complaint]:
             yield _complaint(value, name, f"must be at least {least}")
     for name in _INTEGERS:
         number = getattr(value, name, None)
-        if number is not None and abs(number) > _MOST_INTEGER:
+        if number is not None and abs(number) > 2_147_483_647:
             yield _complaint(value, name, "must be at most 2147483647")
 
 
@@ -268,30 +264,6 @@ def _about_closing(rule: Rule, row: Row, has_sources: bool) -> Iterator[Complain
             yield _complaint(row, "below_min", "extends by age_ms, which is not given")
     if row.complete_count and row.min_count > row.complete_count:
         yield _complaint(row, "min_count", f"is above complete_count, {row.complete_count}")
-
-
-def _about_possible(rule: Rule, row: Row, has_sources: bool, most: int) -> Iterator[Complaint]:
-    """A condition that holds for no group is a mistake: its groups would stay open, or be given up. `most`: components that a group may have."""
-    if row.complete_count is not None and most < row.complete_count <= _MOST_INTEGER:
-        yield _complaint(
-            row, "complete_count", f"is above max_components of its destination, {most}: the group fails before"
-        )
-    ruled_out: list[type] = [] if has_sources else [PerSource]
-    if rule.delay_item is None:
-        ruled_out.append(ComponentDeadline)
-    for column, read in (
-        ("complete_when", conditions.read_complete_when),
-        ("give_up_when", conditions.read_give_up_when),
-    ):
-        text = getattr(row, column)
-        if text is None:
-            continue
-        try:
-            condition = read(text)
-        except Exception:  # noqa: BLE001 - that has its complaint
-            continue
-        if not can_hold(condition, most, ruled_out):
-            yield _complaint(row, column, "holds for no group, so it would close none")
 
 
 def _about_source(trials: Trials, source: Source, rows: list[Row]) -> Iterator[Complaint]:

@@ -14,8 +14,9 @@ from uow.config.loading import load
 from uow.ops.rules import RuleDesk
 from uow.ops.target_topics import targets_by_destination
 from uow.processor.rules.in_force import RulesInForce
+from uow.processor.rules.rule_file import read_rules
 from uow.processor.rules.rule_set import RuleTables
-from uow.processor.rules.store import rule_source
+from uow.processor.rules.store import RuleDatabase, rule_source
 from uow.topics.rules import Change, Rule
 
 TOML = """
@@ -93,6 +94,25 @@ def test_check_reports_every_mistake_of_a_file_and_exits_2_b15() -> None:
     assert run("rules", "put", wrong).exit_code == 2
     assert not Path("rules.db").exists()
     assert run("rules", "check", rules_file()).exit_code == 0
+
+
+def test_a_new_row_that_closes_no_group_by_its_condition_is_refused_and_one_in_force_is_in_nobodys_way_b15() -> None:
+    change = "complete_count = 5", 'complete_count = 5, complete_when = "per_source"'
+    assert run("rules", "check", rules_file(1, *change)).stdout == (
+        "rule_row/low-stock/UK.complete_when = 'per_source': holds for no group, so none would close by it\n"
+    )
+    assert run("rules", "put", rules_file(1, *change)).exit_code == 2
+    source = rule_source("sqlite:///rules.db")
+    assert isinstance(source, RuleDatabase)
+    source.create()
+    source.put(read_rules(Path(rules_file(1, *change)).read_text(), 0), after=0)  # as an earlier release took it
+    assert run("config", "check").exit_code == 0
+    assert shown()["version"] == 1
+    Path("new.toml").write_text(
+        Path(rules_file(2, *change)).read_text().replace("complete_count = 20", "complete_count = 21")
+    )
+    assert run("rules", "put", "new.toml").exit_code == 0
+    assert run("rules", "revert", "1", "--why", "as it was").exit_code == 0
 
 
 def test_history_shows_old_and_new_values_and_revert_takes_a_version_back_b19_b214() -> None:

@@ -249,6 +249,19 @@ def test_without_a_version_free_of_faults_a_worker_goes_on_with_the_routers_that
     assert [*judged.held(RuleSet(spare))] == ["every"], "the other router does not"
 
 
+@pytest.mark.parametrize("condition", ["component_deadline", "all(idle(5), not(idle(2)), component_deadline)"])
+def test_a_row_in_force_of_which_a_condition_never_holds_goes_on_closing_by_its_count(
+    settings: Settings, condition: str
+) -> None:
+    """It is a mistake, which `uow rules check` and `put` name; but an upgrade changes no rule in force (decision 122)."""
+    judged = deployment(settings.worker("w"))
+    rule = replace(RULE, delay_item=None)
+    rows = (replace(ROWS[0], give_up_when=condition), *BASE.rows[1:])
+    rules = RuleSet(replace(BASE, rules=(rule, BASE.rules[1]), rows=rows, delays=BASE.delays[:0]))
+    assert (judged.complaints(rules), judged.held(rules)) == ([], {})
+    assert RulesInForce(Kept(rules.tables), judged.complaints).start().version == 1
+
+
 def test_a_version_is_not_judged_while_no_broker_says_how_many_partitions_its_targets_have(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

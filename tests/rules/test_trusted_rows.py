@@ -122,6 +122,17 @@ def test_rows_of_an_earlier_version_than_the_file_are_believed_if_a_version_coul
         assert bench.policy("low-stock/Spain@1") is None, row
 
 
+def test_a_row_of_an_earlier_version_is_believed_though_one_of_its_conditions_never_holds() -> None:
+    rule = replace(RULE, delay_item=None)
+    row = replace(ROWS[1], give_up_when="component_deadline", age_ms=None)
+    later = replace(
+        BOTH, changes=BOTH.changes[1:], rules=(replace(rule, version=2),), rows=(replace(ROWS[1], version=2),)
+    )
+    bench = Bench(later, is_database=False)
+    bench.write(ResolvedRow(rule, row), mirror=later)
+    assert bench.policy(UK.name) is not None
+
+
 def test_a_group_keeps_its_row_whoever_knows_it_by_now() -> None:
     bench = Bench(TABLES)
     bench.write(UK_2)

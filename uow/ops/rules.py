@@ -25,6 +25,7 @@ from uow.processor.rules.changes import CannotChange, Difference, RulesUnavailab
 from uow.processor.rules.columns import WrongRows
 from uow.processor.rules.deployment import Deployment
 from uow.processor.rules.in_force import valid
+from uow.processor.rules.possible import complaints_about_closing
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleDatabase, RuleFile, rule_source
 from uow.processor.rules.transforms import installed
@@ -101,6 +102,10 @@ class RuleDesk:
         """All that would keep a worker from starting with these rules; of target topics only if a broker answers."""
         return self._judge().complaints(rules)
 
+    def never_closing(self, rules: RuleSet) -> list[Complaint]:
+        """Conditions in the rows of the latest version by which no group closes: mistakes, but workers go on by rows that have them."""
+        return [*complaints_about_closing(rules, self.settings.destinations)]
+
     def _judge(self, transforms: Callable[[], Collection[str] | None] = installed) -> Deployment:
         """The check that workers make, as far as it can be made here."""
         judge = deployment(self.settings.worker("rules"), transforms)
@@ -164,7 +169,10 @@ class RuleDesk:
         made = rows_for(
             current, wanted, Change(change.version, author or change.author, why or change.why, change.changed_at_ms)
         )
-        self._must_be_valid(RuleSet(current.tables.with_rows_of(made)))
+        rules = RuleSet(current.tables.with_rows_of(made))
+        self._must_be_valid(rules)
+        if complaints := self.never_closing(rules):
+            raise ConfigError.many(complaints)
         return made
 
     def file(self, path: Path, now_ms: int) -> RuleSet:
