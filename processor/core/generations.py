@@ -20,6 +20,8 @@ from uow.topics.grouping import GroupPolicy
 _NO_ARRIVAL: Final = -NEVER
 """Earlier than every arrival."""
 _FEW: Final = 8
+_VERSIONS: Final = 4
+"""Versions of rows of which is known who was offered them."""
 _AGE: Final = attrgetter("generation")
 
 
@@ -34,56 +36,62 @@ def has_component(group: Group, component_id: bytes) -> bool:
 
 
 class Known:
-    """A number: of how many components is known which group has them, over all keys of a partition."""
+    """Numbers over all keys of a partition, by which the memory of what is known is estimated.
 
-    __slots__ = ("components",)
+    Attributes:
+        components: Of how many components is known which group has them.
+        places: How many places there are for answers about a group: one for each source and each version of a row that was asked about.
+    """
+
+    __slots__ = ("components", "places")
 
     def __init__(self) -> None:
-        self.components = 0
+        self.components = self.places = 0
 
 
 class Generations:
     """The open groups of one key. They say themselves when they change (`Group.watch`).
 
+    Each has a place. Lines of places are short of those that closed only after a while, but nothing here holds a closed group.
+
     Args:
         groups: All of them.
-        known: Counts the components of which this knows the group.
+        known: Counts what this knows.
     """
 
     __slots__ = (
-        *(
-            "__weakref__",
-            "_groups",
-            "_holders",
-            "_known",
-            "_newest",
-            "_of_sources",
-            "_oldest",
-            "_open",
-            "_places",
-            "_takers",
-        ),
-        *("_to_follow", "_twice"),
+        *("__weakref__", "_counted", "_freed", "_groups", "_holders", "_ids", "_known", "_newest", "_of_sources"),
+        *("_oldest", "_open", "_others", "_places", "_takers", "_to_follow"),
     )
 
     def __init__(self, groups: Iterable[Group], known: Known) -> None:
-        self._known = known
+        self._known, self._counted, self._freed = known, 0, 0
         self._holders: dict[bytes, Group] = {}
-        self._twice: set[bytes] = set()
+        self._others: dict[bytes, dict[Group, None]] = {}
+        self._ids: dict[Group, set[bytes]] = {}
         self._to_follow: dict[str, dict[Group, None]] = {}
-        self._number(sorted(groups, key=_AGE))
-        for group in self._groups:
+        several = sorted(groups, key=_AGE)
+        self._number(several)
+        for group in several:
             group.watch(self)
             self.read_again(group)
 
     def _number(self, groups: list[Group]) -> None:
-        self._groups, self._open, self._oldest = groups, len(groups), 0
+        self._groups: list[Group | None] = [*groups]
+        self._open, self._oldest = len(groups), 0
         self._places = {group.generation: place for place, group in enumerate(groups)}
-        self._newest, self._takers = [*groups], [*groups]
+        self._newest: list[int] = [*range(len(groups))]
+        self._takers: list[int] = [*self._newest]
         self._of_sources: dict[str | None, _Takers] = {}
+        self._count()
+
+    def _count(self) -> None:
+        places = len(self._groups) * (len(self._of_sources) + len(self._to_follow))
+        self._known.places += places - self._counted
+        self._counted = places
 
     def __len__(self) -> int:
-        """How many groups it has in memory: the open ones, and a few that closed."""
+        """How many places there are: of the open groups, and of a few that closed."""
         return len(self._groups)
 
     # -- what the groups tell ---------------------------------------------------------------------------------------
@@ -91,13 +99,15 @@ class Generations:
     def add(self, group: Group) -> None:
         """A group has opened, newer than all others that are open: one that closed and was forgotten may have had a higher generation."""
         assert self.newest().generation < group.generation, group
-        self._places[group.generation] = len(self._groups)
-        for line in (self._groups, self._newest, self._takers):
-            line.append(group)
+        place = self._places[group.generation] = len(self._groups)
+        self._groups.append(group)
+        self._newest.append(place)
+        self._takers.append(place)
         self._open += 1
         group.watch(self)
         self.read_again(group)
         self.changed(group)
+        self._count()
 
     def changed(self, group: Group) -> None:
         """Anything about a group is another than before, or is about to be."""
@@ -109,84 +119,118 @@ class Generations:
 
     def took(self, group: Group, component_id: bytes) -> None:
         """A group holds the component of this id."""
-        before = self._holders.get(component_id)
-        self._known.components += before is None
-        if before is not None and before is not group and has_component(before, component_id):
-            self._twice.add(component_id)
-        else:
+        first = self._holders.get(component_id)
+        if first is None:
             self._holders[component_id] = group
+        elif first is group or group in self._others.setdefault(component_id, {}):
+            return
+        else:
+            self._others[component_id][group] = None
+        self._known.components += 1
 
     def read_again(self, group: Group) -> None:
-        """A group has read all that it holds, which may have other ids now."""
-        for component_id in group.ruled.component_ids if group.ruled is not None else ():
+        """A group has read all that it holds, which may have other ids now: in a set of its own, so the one before tells what is gone."""
+        before = self._ids.get(group, set())
+        now = self._ids[group] = group.ruled.component_ids if group.ruled is not None else set()
+        for component_id in before - now:
+            self._let_go(group, component_id)
+        for component_id in now:
             self.took(group, component_id)
 
     def closed(self, group: Group) -> bool:
         """A group has closed. True if it was the last one."""
-        for component_id in group.ruled.component_ids if group.ruled is not None else ():
-            if self._holders.get(component_id) is group:
-                del self._holders[component_id]
-                self._known.components -= 1
+        ids = self._ids.pop(group)
+        for component_id in ids:
+            self._let_go(group, component_id)
+        self._freed += len(ids)
+        if self._freed > len(self._holders):  # a dictionary keeps the room of what is taken out of it
+            self._holders, self._freed = {**self._holders}, 0
         for to_follow in self._to_follow.values():
             to_follow.pop(group, None)
+        self._groups[self._places.pop(group.generation)] = None
         self._open -= 1
-        if len(self._groups) > 2 * self._open + _FEW:
+        if not self._open or len(self._groups) > 2 * self._open + _FEW:
             self._number(self.open_groups())
         return not self._open
+
+    def _let_go(self, group: Group, component_id: bytes) -> None:
+        """A group holds the component of this id no longer."""
+        self._known.components -= 1
+        others = self._others.get(component_id, {})
+        others.pop(group, None)
+        if self._holders[component_id] is group:
+            del self._holders[component_id]
+            if others:
+                self._holders[component_id] = others.popitem()[0]
+        if not others:
+            self._others.pop(component_id, None)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
     def open_groups(self) -> list[Group]:
         """All of them, oldest first."""
-        return [each for each in self._groups if each.is_open]
+        return [each for each in self._groups if each is not None]
 
     def oldest(self) -> Group:
         """The oldest; there is one."""
-        while not self._groups[self._oldest].is_open:
+        group = self._groups[self._oldest]
+        while group is None:
             self._oldest += 1
-        return self._groups[self._oldest]
+            group = self._groups[self._oldest]
+        return group
 
     def newest(self) -> Group:
         """The newest; there is one."""
-        while not self._newest[-1].is_open:
+        group = self._groups[self._newest[-1]]
+        while group is None:
             self._newest.pop()
-        return self._newest[-1]
+            group = self._groups[self._newest[-1]]
+        return group
 
     def newest_taking(self) -> Group | None:
         """The newest that takes components; None: all of them wait."""
-        while self._takers and not is_taking(self._takers[-1]):
+        while self._takers:
+            group = self._groups[self._takers[-1]]
+            if group is not None and is_taking(group):
+                return group
             self._takers.pop()
-        return self._takers[-1] if self._takers else None
+        return None
 
     def holder(self, component_id: bytes) -> Group | None:
         """The oldest that holds the component of this id."""
-        if component_id in self._twice:
-            return next((each for each in self._groups if has_component(each, component_id)), None)
-        group = self._holders.get(component_id)
-        return group if group is not None and has_component(group, component_id) else None
+        first = self._holders.get(component_id)
+        others = self._others.get(component_id) if first is not None else None
+        return first if first is None or not others else min((first, *others), key=_AGE)
 
     def taker(self, source: str | None, arrival: int) -> Group | None:
         """The oldest that takes a component of this source which arrived at this moment, epoch ms (B-99, B-207); None: a new one is to open."""
         takers = self._of_sources.get(source)
         if takers is None:
             takers = self._of_sources[source] = _Takers(len(self._groups))
+            self._count()
         for place in takers.stale:
             group = self._groups[place]
-            takers.put(place, group.takes_until(source) if group.is_open else _NO_ARRIVAL)
+            takers.put(place, _NO_ARRIVAL if group is None else group.takes_until(source))
         takers.stale.clear()
         while (found := takers.first_after(arrival)) is not None:
-            if self._groups[found].is_open:
-                return self._groups[found]
+            group = self._groups[found]
+            if group is not None:
+                return group
             takers.put(found, _NO_ARRIVAL)
         return None
 
     def followers(self, row: GroupPolicy) -> Iterator[Group]:
         """The groups to offer a version of a row (B-13): those that have changed since they were offered it, at first all; oldest first.
 
-        A change that comes of the offer itself is none: a group that cannot read the version would be offered it with every component.
+        A change that comes of the offer itself is none: a group that cannot read the version would be offered it with every component. Only of the
+        versions that were asked about last this is known: components may name a few in turn.
         """
-        changed = self._to_follow.get(row.rule)
+        changed = self._to_follow.pop(row.rule, None)
         later = self._to_follow[row.rule] = dict[Group, None]()
+        if changed is None:
+            if len(self._to_follow) > _VERSIONS:
+                del self._to_follow[next(iter(self._to_follow))]
+            self._count()
         for group in self.open_groups() if changed is None else sorted(changed, key=_AGE):
             yield group
             later.pop(group, None)

@@ -286,9 +286,10 @@ class Group:
         if policy.assigns:
             self.end = count_of(policy.complete_when) or UNKNOWN_END
         if self.held:
-            self._read_again(self.ruled)
+            self.ruled.read_again(self.held.values())
             self.last_at = max(self.last_at, self.ruled.gathered.last_at)
         if (watcher := self.watcher) is not None:
+            watcher.read_again(self)
             watcher.changed(self)
 
     def _read_again(self, ruled: Ruled) -> None:

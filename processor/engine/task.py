@@ -92,6 +92,8 @@ SEVERAL_BYTES = 1_900
 """Memory of the answers about the groups of a key that has several."""
 KNOWN_BYTES = 110
 """Memory of knowing which of them has a component."""
+PLACE_BYTES = 45
+"""Memory of knowing until when one of them takes components of one source, or that it was offered one version of its row."""
 STALE_BYTES = 600
 """Memory of a closed group that is still in the queue of replayable ones, or among the deadlines: its components are let go."""
 
@@ -274,6 +276,7 @@ class PartitionTask:
             + RULED_BYTES * by_rule
             + SEVERAL_BYTES * len(partition.several)
             + KNOWN_BYTES * partition.known.components
+            + PLACE_BYTES * partition.known.places
             + STALE_BYTES * stale
             + self.waiting_records.memory_bytes
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -25,6 +26,7 @@ from uow.topics.grouping import GroupPolicy
 from uow.topics.rules import AtWaitingLimit, Cardinality, OnRuleChange, Release, WaitFrom
 
 MANY: dict[str, Any] = {"cardinality": Cardinality.MANY}
+KEY: dict[str, Any] = {"id": "low-stock/x"}
 
 
 class Scan:
@@ -274,7 +276,56 @@ def test_a_state_with_several_groups_of_a_key_is_gone_while_the_cyclic_collector
         gc.enable()
 
 
-def test_closed_groups_of_a_key_are_let_go_of() -> None:
+def test_closed_groups_of_a_key_are_let_go_of_at_once() -> None:
+    """Of each key one group is open always; nobody holds those that closed, nor the ids of their components."""
+    rows = [row(sources=(source("A"), source("B")), rule=MANY)]
+    run = story(*[component(number) for number in range(20)], rules=Table(*rows))
+    run.send(*[component(20 + number, "B", at=1 + number) for number in range(19)])
+    run.plans.clear()
+    gc.collect()
+    assert len(run.task.groups) == 1
+    (several,) = run.task.partition.several.values()
+    held = [
+        each for one in gc.get_referents(several) for each in (one, *gc.get_referents(one)) if isinstance(each, Group)
+    ]
+    assert {each.is_open for each in held} == {True}
+
+
+@pytest.mark.parametrize("verb", ["remove", "erase", None])
+def test_what_is_known_of_a_key_is_what_is_open(verb: str | None) -> None:
+    """Components are taken out by command again and again, and groups closed: nothing of them stays."""
+    run = story(component(0), rules=Table(row(sources=(source("A"), source("B", 3)), rule=MANY)))
+    known = run.task.partition.known
+    for number in range(1, 40):
+        run.send(*[component(4 * number + each, name, at=number) for each, name in enumerate("AABB")])
+        generation = min(each.generation for each in run.task.groups.values())
+        if verb is not None:
+            run.send(told(verb, seq=1, generation=generation, at=number, command_id=f"{verb} {number}", **KEY))
+            assert run.answers[-1].done
+        run.send(told("cancel", generation=generation, at=number, command_id=f"cancel {number}", **KEY))
+    open_groups = [*run.task.groups.values()]
+    assert known.components == sum(len(each.held) for each in open_groups) > 0
+    for group in open_groups:
+        run.send(told("cancel", generation=group.generation, command_id=f"last {group.generation}", **KEY))
+    assert (run.open, run.task.partition.several) == ({}, {})
+    assert (known.components, known.places, run.task.memory_bytes) == (0, 0, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 120))
+def test_what_is_known_is_counted_through_any_story(seed: int, length: int) -> None:
+    rnd = Random(seed)
+    rows, steps = [draw_row(rnd, 1), draw_row(rnd, 2)], draw_steps(rnd, length)
+    state = story(*steps, rules=Table(*rows)).task.partition
+    keys = Counter(each.id for each in state.groups.values())
+    held = Counter[bytes]()
+    for each in state.groups.values():
+        held[each.id] += 0 if each.ruled is None else len(each.ruled.component_ids)
+    assert set(state.several) <= set(keys), "of keys without a group nothing is known"
+    assert state.known.components == sum(held[key] for key in state.several)
+
+
+def test_closed_groups_of_a_key_take_no_place_for_long() -> None:
     rows = [row(sources=(source("A"), source("B")), rule=MANY)]
     steps = [component(0), *[component(number, "AB"[number % 2]) for number in range(2, 1000)]]
     run = story(*steps, rules=Table(*rows))

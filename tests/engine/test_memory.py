@@ -7,12 +7,15 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
 from tests.core.rule_script import Table, row
 from tests.core.script import T0, Story, c, context_of, policy_of, told
+from tests.core.test_by_rule_collections import source
 from tests.core.test_fan_in import gathering, manifest
+from tests.core.test_generations import MANY
 from tests.core.test_quorum import asked
 from tests.fake_record import INPUT, FakeRecord
 from uow.processor.core.changes import Closed
@@ -25,7 +28,7 @@ from uow.schemas.records import Reason, UnitOutcome
 from uow.topics.manifests import MAX_WEIGHT
 from uow.topics.path_map import PathMap, claim_key, claim_value
 from uow.topics.policies import ExpirationPolicy, LatePolicy
-from uow.topics.rules import Release
+from uow.topics.rules import OnRuleChange, Release
 
 GROUPS = 2_000
 
@@ -127,6 +130,65 @@ def test_estimate_is_what_several_groups_of_a_key_take(components: int, groups: 
             task.process([FakeRecord(first, said, b"v" * 20, key, T0, INPUT)])
     assert (len(task.groups), len(task.partition.several)) == (keys * groups, keys)
     assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / keys / groups:.0f} bytes a group"
+
+
+def of_source(offset: int, key: bytes, name: str) -> FakeRecord:
+    """A component of a collection."""
+    said = [
+        ("uow-id", key),
+        ("uow-rule", b"low-stock/*@1"),
+        ("uow-input", b"stock.events/0/%d" % offset),
+        ("uow-arrived-at", b"%d" % T0),
+        ("uow-source-name", name.encode()),
+    ]
+    return FakeRecord(offset, said, b"v" * 20, key, T0, INPUT)
+
+
+@pytest.mark.parametrize("rounds", [1, 9])
+def test_estimate_is_what_keys_take_of_which_large_groups_closed(rounds: int) -> None:
+    """Each key always has one small group open; of the large ones that close nothing stays but what is remembered."""
+    size, keys = 100, [b"low-stock/%06d" % number for number in range(10)]
+    sources = (source("A"), source("B", size))
+    offsets = count()
+    task = PartitionTask(INPUT, context_of(policy_of(), rules=Table(row("*", sources=sources, rule=MANY))))
+    with traced() as found:
+        for number in range(rounds):
+            for key in keys:
+                task.process([of_source(next(offsets), key, "B") for _ in range(size - (number > 0))])
+                task.process([of_source(next(offsets), key, "B")])
+                task.process([of_source(next(offsets), key, "A")])
+    assert (len(task.groups), len(task.partition.several)) == (len(keys), len(keys))
+    taken, counted = found[0] - task.partition.closed.memory_bytes, task.memory_bytes
+    assert taken < 2.5 * counted, f"{taken:.0f} bytes taken, {counted} counted"
+
+
+@pytest.mark.parametrize("sources", [2, 31])
+def test_estimate_is_what_groups_of_a_key_take_that_wait_for_many_sources(sources: int) -> None:
+    """Each source is asked about: of each there is an account until when which group takes its components."""
+    named = (source("first"), *[source(f"s{number}", 2) for number in range(1, sources)])
+    task = PartitionTask(INPUT, context_of(policy_of(), rules=Table(row("*", sources=named, rule=MANY))))
+    names = ["first"] * 400 + [each.source_name for each in named[1:]] + ["first"] * 400
+    with traced() as found:
+        for offset, name in enumerate(names):
+            task.process([of_source(offset, b"low-stock/x", name)])
+    assert len(task.groups) == 800
+    assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / 800:.0f} bytes a group"
+
+
+def test_estimate_is_what_groups_take_that_were_offered_many_versions_b13() -> None:
+    rule = MANY | {"on_rule_change": OnRuleChange.LIVE}
+    several = [row("*", n, sources=(source("A"), source("B", 10**6)), rule=rule | {"version": n}) for n in range(1, 30)]
+    task = PartitionTask(INPUT, context_of(policy_of(), rules=Table(*several)))
+    with traced() as found:
+        for offset in range(300):
+            task.process([of_source(offset, b"low-stock/x", "A")])
+        for version in range(2, 30):
+            record = of_source(1_000 + version, b"low-stock/x", "B")
+            said = [
+                (name, b"low-stock/*@%d" % version if name == "uow-rule" else value) for name, value in record.headers()
+            ]
+            task.process([FakeRecord(1_000 + version, said, b"v", b"low-stock/x", T0, INPUT)])
+    assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / 300:.0f} bytes a group"
 
 
 @pytest.mark.parametrize("weight", [1, MAX_WEIGHT])
