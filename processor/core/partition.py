@@ -440,11 +440,14 @@ class Partition(PartitionState):
             return False, f"{DRY_RUN_WOULD}{text}"
         self._remember(command, at)
         self.hold_live(row)
-        for group in [*self.by_rule.get(row.rule_id, ())]:
+        groups = [*self.by_rule.get(row.rule_id, ())]
+        for group in groups:
             self.faulty.at = group
             if self.follow(group, row) and row.calendars:
                 self.happened.amended.append(group)  # what they name now is to stay
         self.faulty.at = None
+        for group_id in {group.id for group in groups if group.ruled is not None and group.ruled.waits_since}:
+            self.settle(group_id)  # a command without a generation means the same group as after a restart
         return True, text
 
     def _followed_row(self, name: str) -> GroupPolicy | str:

@@ -436,7 +436,7 @@ class PartitionState:
         ):  # in the same moment: as a restore would have it
             self.waiting[group.ruled.policy.rule_id] = dict.fromkeys(sorted(line, key=_completed))
         self.happened.amended.append(group)
-        if group.assigns:
+        if group.assigns and self.groups.get(group.id) is group:
             self.put_aside(group.id)
         self.schedule(group)
 

@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes, told_by
-from tests.core.script import Story, Told, clock, context_of, ms, policy_of, text
+from tests.core.script import Story, Told, clock, context_of, ms, policy_of, text, told
+from tests.core.test_by_rule_collections import source
 from tests.engine.restored_logs import Logs
 from tests.engine.test_by_rule_restored import new_task, restored
 from tests.fake_record import INPUT
 from uow.processor.core.faulty_groups import GroupFault, Treatment
+from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.conditions import measures_of
 from uow.schemas.error_classes import InternalError
 from uow.topics.conditions import Predicate
 from uow.topics.grouping import GroupPolicy
-from uow.topics.rules import LateJoin, Numbering, OnRuleChange, Release
+from uow.topics.rules import Cardinality, LateJoin, Numbering, OnRuleChange, Release
 
 
 def live(version: int = 1, **settings: Any) -> GroupPolicy:
@@ -165,3 +167,27 @@ def test_a_group_that_is_whole_by_its_live_row_is_restored_with_all_others_b13()
     task = restored(logs, table=Table(later=rows))
     assert len(task.groups) == 4
     assert [each.ruled.waits_since > 0 for each in task.groups.values() if each.ruled].count(True) == 1
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_after_a_rule_change_a_command_without_a_generation_means_the_same_group_as_after_a_restart(
+    *, is_restarted: bool
+) -> None:
+    """The older group is whole by the change, and waits for its moment; the newer one takes components, so it is the one that is meant."""
+    rule = {"cardinality": Cardinality.MANY}
+    rows = [
+        live(version, sources=(source("A"), source("B", wanted)), rule=rule | {"version": version})
+        for version, wanted in ((1, 3), (2, 1))
+    ]
+    run = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows))))
+    key: Any = {"id": "low-stock/x"}
+    first = [r(source_name="A", at=0, deliver_at=ms(500), **key), r(source_name="B", at=0, **key)]
+    run.send(*first, r(source_name="A", at=1, **key), changed())
+    if is_restarted:
+        logs = Logs(INPUT)
+        for plan in run.plans:
+            logs.add(plan)
+        run.task = restore(logs, {INPUT.topic: run.task.context}, [INPUT])[INPUT]
+    run.send(told("cancel", at=2, **key))
+    assert run.answers[-1].done
+    assert [each.generation for each in run.task.groups.values()] == [1]
