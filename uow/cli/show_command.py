@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Show one group of DESTINATION: what it waits for, its components in order of arrival, or how it closed; and all that happened to it.
 
-    Everything is read from Kafka, so it works when no worker runs. Exit 1 when the id is neither open nor remembered.
+    Everything is read from Kafka, so it works when no worker runs. Exit 1 when the id is neither open nor remembered, and no unit of it waits.
     """
     context = task_context(settings, destination)
     client = admin_client(settings.bootstrap_servers, settings.kafka)
@@ -58,7 +58,7 @@ def command(
     with log_reader(settings) as reader:
         now = wall_clock_ms()
         found = inspect_group(reader, context, group_id, generation or 0, now)
-        is_known = found.open is not None or found.closed is not None
+        is_known = found.is_known
         complaint = rights_complaint(reader, context.topics, [found.partition], context.policy) if is_known else None
         told = (
             story(reader, context, partition_counts(client), found, group_id, registry) if is_known else Story([], [])
@@ -158,6 +158,8 @@ def _print(found: InspectedGroup, worker: Owner, now_ms: int) -> None:
         _print_open(found, found.open, worker, now_ms)
     if found.closed is not None:
         _print_closed(found.closed, found.waiting)
+    elif found.waiting:
+        _print_facts(_waiting_facts(found.waiting))
 
 
 def _print_open(found: InspectedGroup, group: OpenGroup, worker: Owner, now_ms: int) -> None:
@@ -214,20 +216,22 @@ def _cells(component: ComponentRecord, opened_at: int) -> tuple[object, ...]:
 
 def _print_closed(group: ClosedGroupView, waiting: Sequence[WaitingUnit]) -> None:
     closed = group.closed
-    topics = [
-        f"topic {each.topic}, which cannot be written to: the unit of generation {each.generation}" for each in waiting
-    ]
     _print_facts(
         [
             ("group", group.id),
             ("state", f"closed: {closed.outcome}, reason {closed.reason}"),
-            *[("waits for", topic) for topic in topics],
+            *_waiting_facts(waiting),
             ("partition", group.partition),
             ("generation", closed.generation),
             ("highest number", closed.highest),
             ("closed", moment_text(closed.at)),
         ]
     )
+
+
+def _waiting_facts(waiting: Sequence[WaitingUnit]) -> list[tuple[str, object]]:
+    text = "topic {}, which cannot be written to: the unit of generation {}"
+    return [("waits for", text.format(each.topic, each.generation)) for each in waiting]
 
 
 def _print_facts(facts: list[tuple[str, object]]) -> None:

@@ -125,6 +125,11 @@ class InspectedGroup:
     others: tuple[int, ...] = ()
     waiting: tuple[WaitingUnit, ...] = ()
 
+    @property
+    def is_known(self) -> bool:
+        """True if anything of this id is open, remembered as closed, or waits: a unit may wait for longer than its closed id is remembered."""
+        return self.open is not None or self.closed is not None or bool(self.waiting)
+
 
 class Unfinished(NamedTuple):
     """The work of a destination that is not finished: open groups, the oldest first, and units that wait for their topics."""
