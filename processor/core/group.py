@@ -124,7 +124,7 @@ class Group:
         id: UTF-8 bytes of the group id.
         generation: How many groups of this id the destination has opened, from 1.
         opened_at: Append time of the first component held, epoch ms.
-        last_at: Append time of the last one held.
+        last_at: Append time of the last one held; asked of units of work alone.
         end: The highest number, by end mark or count; `UNKNOWN_END` until known.
         marked: True if an end mark is held; else the end, if known, came by `uow-count` or a command.
         highest: Highest number held.
@@ -621,7 +621,7 @@ class Group:
         if self.ruled is not None:
             first = min(self.asked(self.ruled.policy))
             if first.at < NEVER and not self.ruled.waits_since:
-                since = self.last_at if first.reason is Reason.IDLE else self.opened_at
+                since = self.standing().last_at if first.reason is Reason.IDLE else self.opened_at
                 found.append(Limit(since, first.at - 1, first.reason))
             return found
         ends = [

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.core.rule_script import r, row, told_by
-from tests.core.script import Story, c, clock, context_of, given_up, ms, play, policy_of, story, told, unit
+from tests.core.rule_script import Table, r, row, told_by
+from tests.core.script import TOPICS, Story, c, clock, context_of, given_up, ms, play, policy_of, story, told, unit
 from tests.core.test_by_rule_collections import collecting, of, source
 from tests.engine.restored_logs import Logs
 from tests.engine.test_commands_restored import play as play_to
 from tests.engine.test_replay import WIDE, restored
 from tests.fake_record import INPUT
 from uow.processor.engine.replayable import ReplayLimits
+from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.records import MAX_SEQ, DeadlineWarning, Range, Reason, ranges_text
 from uow.topics.conditions import Age
@@ -152,3 +153,20 @@ def test_groups_that_are_all_to_be_warned_at_once_take_several_plans_b202() -> N
         played.send(clock(8))
     assert len(played.plans) > plans + 1
     assert sorted(each.id for each in played.warnings) == sorted(f"g{number}" for number in range(30))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_warning_by_idle_time_counts_from_the_arrival_like_its_deadline_also_after_a_restart_b202_w124(
+    is_restarted: bool,
+) -> None:
+    policy, logs = policy_of(warn_at_percent=50), Logs(INPUT)
+    rule = row("UK", idle_ms=10_000, rule={"sequence": Numbering.GIVEN}, destination={"warn_at_percent": 50})
+    context = context_of(policy, rules=Table(rule))
+    played = Story(PartitionTask(INPUT, context))
+    played.send(r("UK", at=4, arrived=0, seq=1))
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    played.send(clock(4.9), clock(5), clock(6))
+    assert lacks(played) == [(5, 10, "idle", "2-")]
