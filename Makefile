@@ -72,8 +72,9 @@ bench-spark: setup ## rows a second and CPU of the sink against queries that cop
 
 MINUTES ?= 20
 TIMES ?= 1000
-drill: setup ## uow prove, the long version; MINUTES= SEED= TIMES= ARGS='--workers 3' (docs/prove.md)
-	@UOW_DRILL_TIMES=$(TIMES) $(BIN)/python -m pytest -q -m drill
+WAYS_SECONDS ?= 300
+drill: setup ## uow prove, the long version; MINUTES= SEED= TIMES= WAYS_SECONDS= ARGS='--workers 3' (docs/prove.md)
+	@UOW_DRILL_TIMES=$(TIMES) UOW_WAYS_SECONDS=$(WAYS_SECONDS) $(BIN)/python -m pytest -q -m drill
 	@$(BIN)/uow prove --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: setup ## simulated clusters under faults: SEEDS=0..9999, ARGS='-j 2'

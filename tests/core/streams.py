@@ -255,13 +255,13 @@ def new_task(policy: DestinationPolicy, *, fast_path: bool = True, **more: Any) 
 
 
 def groups_of(task: PartitionTask) -> dict[bytes, Any]:
-    """What makes up the open groups; `last_at` only where a deadline asks for it, as a restore does."""
+    """What makes up the open groups; `last_at` only where a deadline asks for it, as a restore does: of units of work."""
     idle = task.context.policy.idle_expiration_ms != -1
     return {
         group_id: (
             group.generation,
             group.opened_at,
-            group.last_at if idle else None,
+            group.last_at if idle and group.ruled is None else None,
             group.end,
             group.marked,
             group.highest,
