@@ -139,6 +139,8 @@ class Partition(PartitionState):
         if self.is_full():
             self.is_cut |= bool(records)
             return False
+        if self.freed:  # the plan before was full
+            self._deliver_first()
         if records and records[0].offset() < self.position:
             fresh = [record for record in records if record.offset() >= self.position]
             self.counts.received += len(records) - len(fresh)
@@ -819,6 +821,8 @@ class Partition(PartitionState):
 
     def advance_rules(self, now: int) -> bool:
         """Closes the groups by rule that are due by `now`: whatever arrived before it is here. Returns False where the plan is full before that."""
+        if self.freed:  # the plan before was full
+            self._deliver_first()
         while (group := self.rule_deadlines.first_due(now)) is not None:
             if self.is_full():
                 return False
@@ -875,20 +879,18 @@ class Partition(PartitionState):
         if group is not None and group.is_open and record is not None:
             self.schedule(group)
         if self.freed and not self._is_freeing:
-            self._is_freeing = True
             self._deliver_first()
-            self._is_freeing = False
 
     def _deliver_first(self) -> None:
-        """Delivers what waited for groups that arrived before it, and is first now (B-118); what does not fit into the plan is due."""
-        self.in_hand = NOTHING
+        """Delivers what waited for groups that arrived before it, and is first now (B-118); what does not fit into the plan is the first thing of the next one."""
+        self.in_hand, self._is_freeing = NOTHING, True
         while self.freed and not self.is_full():
             self.faulty.at = group = next(iter(self.freed))
             del self.freed[group]
             if group.is_open and not self.faulty.has(group) and group.due_at(self.policy) <= self.clock:
                 self.bring(group)
                 self._carry_out(decide_due(self._moment(group, self.clock)), None)
-        self.faulty.at = None
+        self.faulty.at, self._is_freeing = None, False
 
     def _apply(self, change: Change) -> Group | None:
         """Carries out one change; returns its group."""

@@ -465,6 +465,8 @@ class PartitionState:
             of.is_behind = (
                 of.waits_since > 0 and of.policy.delivers_in_order and self.first_place(of.policy) != place_of(group)
             )
+            if of.waits_since and of.policy.delivers_in_order and not of.is_behind:  # the last plan may have been full
+                self.freed[group] = None
         self.faulty.at = None
 
     def announce(self, group: Group, announced: Announced) -> None:

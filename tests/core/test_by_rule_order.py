@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, told_by
-from tests.core.script import Story, clock, ms, told
+from tests.core.script import TOPICS, Story, clock, context_of, ms, policy_of, told
+from tests.engine.restored_logs import Logs
 from tests.engine.test_by_rule_restored import restored, write
+from tests.fake_record import INPUT
+from uow.processor.engine.restore import restore
+from uow.processor.engine.task import PartitionTask
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy
 from uow.topics.rules import DeliverOrder
@@ -93,3 +97,20 @@ def test_no_unit_overtakes_an_older_one_whatever_restarts_b118(seed: int) -> Non
     assert units(first) + units(after) == units(steady)
     complete = [made for made in steady.units if made.outcome == "complete"]
     assert len(complete) > 5
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_a_full_plan_left_leaves_before_anything_else_b118(is_restarted: bool) -> None:
+    steps = [r("X", at=0), r("Y", at=1), r("Y", at=1), r("X", at=2)]
+    rules = [ordered("X"), ordered("Y"), row("other", complete_count=1, rule={"rule_id": "other"})]
+    context = context_of(policy_of(), rules=Table(*rules), plan_bytes=0)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(*steps)
+    assert units(played) == ["X"], "the plan is full"
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    played.send(r("other", at=3, rule="other"))
+    played.send(r("other", at=3, rule="other"))
+    assert units(played) == ["X", "Y", "other"]

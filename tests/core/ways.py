@@ -25,6 +25,7 @@ from uow.processor.engine.rows import read_ledger, read_row
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.conditions import group_policy
 from uow.schemas.records import MAX_SEQ, Attributes
+from uow.topics.rules import DeliverOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ WAYS = (
     Way("by the whole table", most=1, is_whole_table=True),
     Way("restarted after each", most=1, restarts=100),
     Way("restarted now and then", most=9, restarts=30),
+    Way("in plans cut at each close", most=11, plan_bytes=0),
+    Way("in cut plans", plan_bytes=20_000),
+    Way("in plans cut at each close, and restarted", most=5, plan_bytes=0, restarts=40),
+    Way("replayed", most=8, restarts=30, limits=ReplayLimits(1_000_000, 1 << 40, 1 << 40)),
+    Way("replayed in part", most=3, restarts=20, limits=ReplayLimits(9, 2_000, 100)),
 )
 
 
@@ -87,6 +93,12 @@ class Played:
             self.not_held += range(skipped.first, skipped.last + 1)
         self.closed += closed
         self.commands += ledger.commands
+
+    def leave_out_positions(self) -> None:
+        """Known difference: a unit that left in its turn (B-118) but did not fit into the plan has another position in the ledger. Only a
+        replay asks for it, and never of a group by rule."""
+        self.closed = [each._replace(before=0) for each in self.closed]
+        self.state["closed"] = {name: each._replace(before=0) for name, each in self.state["closed"].items()}
 
     def parts(self) -> dict[str, Any]:
         """All that is compared, by name."""
@@ -161,10 +173,14 @@ class _Worker:
                         **self.latest,
                     )
                 )
+        for _ in range(1 + len(self.task.partition.kept)):
+            self._until_done(Batch(COMPONENTS))  # lets go of what a full plan kept
         drained = self.task.drain()
         if drained is not None:
             self._write(drained)
         self.played.state = state_of(self.task)
+        if any(row.rule.deliver_order is DeliverOrder.FIRST_ARRIVAL for row in self.stream.rows):
+            self.played.leave_out_positions()
         return self.played
 
     def _batches(self) -> Iterator[list[Event]]:
