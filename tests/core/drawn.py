@@ -398,7 +398,7 @@ class _Streams:
         self.ids += [each for each in (self.ids[0] + b"\0",) if each in IDS] or [rnd.choice(IDS)]
         if rnd.random() < 0.4:
             self.ids.append(ELSEWHERE)
-        self.homes = {(row.rule.rule_id, row.row.routing_name): rnd.choice(self.ids[1:]) for row in rows}
+        self.homes = {(row.rule.rule_id, row.row.routing_name): rnd.choice(self.ids) for row in rows}
         self.strangers = [each for each in self.ids if each not in self.homes.values()] or self.ids
         self.sent: dict[bytes | None, int] = {}
         self.is_odd = rnd.choice([0.1, 0.4, 1.0])
@@ -507,7 +507,7 @@ class _Streams:
         number = self.inputs if rnd.random() < 0.88 else rnd.randrange(1, self.inputs + 1)
         name = row.name if rnd.random() < 0.97 else rnd.choice(["shop/UK@99", "none", "shop/none@1"])
         home = self.homes[row.rule.rule_id, row.row.routing_name]
-        group_id = home if rnd.random() < 0.85 else rnd.choice(self.ids)
+        group_id = home if rnd.random() < 0.7 else rnd.choice(self.ids)
         headers: list[tuple[str, bytes | None]] = [("uow-id", group_id), ("uow-rule", name.encode())]
         headers.append(("uow-input", b"in/0/%d" % number))
         if rnd.random() < 0.7:
@@ -595,10 +595,10 @@ class _Streams:
         return json.dumps(told).encode()
 
 
-def draw(seed: int, length: int = 60) -> Stream:
+def draw(seed: int) -> Stream:
     """The stream of a seed."""
     rnd = Random(seed)
     policy = draw_policy(rnd)
     rows = draw_rows(rnd) if rnd.random() < 0.7 and policy.forms_units and not policy.has_paths else ()
-    events = _Streams(rnd, policy, rows).events(length)
-    return Stream(policy, rows, tuple(events), 1 << 20)
+    events = _Streams(rnd, policy, rows).events(rnd.choice([15, 30, 60]))
+    return Stream(policy, rows, tuple(events), rnd.choice([1 << 20, 1 << 20, 1_500]))
