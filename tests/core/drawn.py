@@ -111,6 +111,8 @@ IDS = [
     each for name in _SHORT for each in (name, name + b"\0", name + b"\0\0", name + b"2", name + b"\0\1") if _here(each)
 ]
 IDS += [each for each in _LONG if _here(each)]
+TWINS = [[each, each + b"\0"] for each in IDS if each + b"\0" in IDS]
+"""An id, and one that fills it up."""
 ELSEWHERE = next(name for name in (b"e%d" % number for number in range(99)) if not _here(name))
 """Belongs to another partition."""
 
@@ -241,7 +243,7 @@ def draw_rows(rnd: Random) -> tuple[ResolvedRow, ...]:
     """Some rules of one or two rows with up to three versions each, of which a later one changes a few columns."""
     found = []
     for rule_id in rnd.sample(["shop", "many", CALLS], rnd.randint(1, 3)):
-        rule = Rule(rule_id, 1, "D", **_some(rnd, RULE_COLUMNS, 4))
+        rule = Rule(rule_id, 1, "D", **_some(rnd, RULE_COLUMNS, 8))
         sources = tuple(
             Source(rule_id, name, 1, **_some(rnd, SOURCE_COLUMNS, 3)) for name in ("web", "in") if rnd.random() < 0.3
         )
@@ -396,8 +398,10 @@ class _Streams:
         self.rnd, self.policy, self.rows = rnd, policy, rows
         self.ids = rnd.sample(IDS, 3)
         self.ids += [each for each in (self.ids[0] + b"\0",) if each in IDS] or [rnd.choice(IDS)]
+        if rnd.random() < 0.3:
+            self.ids = rnd.choice(TWINS)
         if rnd.random() < 0.4:
-            self.ids.append(ELSEWHERE)
+            self.ids = [*self.ids, ELSEWHERE]
         self.homes = {(row.rule.rule_id, row.row.routing_name): rnd.choice(self.ids) for row in rows}
         self.strangers = [each for each in self.ids if each not in self.homes.values()] or self.ids
         self.sent: dict[bytes | None, int] = {}
