@@ -242,8 +242,11 @@ CALLS = "call"
 def draw_rows(rnd: Random) -> tuple[ResolvedRow, ...]:
     """Some rules of one or two rows with up to three versions each, of which a later one changes a few columns."""
     found = []
+    several = rnd.choice(
+        [{}, {}, {"release": Release.HOLD_ALL}, {"cardinality": Cardinality.MANY}]
+    )  # open groups of a key
     for rule_id in rnd.sample(["shop", "many", CALLS], rnd.randint(1, 3)):
-        rule = Rule(rule_id, 1, "D", **_some(rnd, RULE_COLUMNS, 8))
+        rule = Rule(rule_id, 1, "D", **_some(rnd, RULE_COLUMNS, 8) | several)
         sources = tuple(
             Source(rule_id, name, 1, **_some(rnd, SOURCE_COLUMNS, 3)) for name in ("web", "in") if rnd.random() < 0.3
         )
