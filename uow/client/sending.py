@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 LOST_IN_HEADERS: Final = "header key to be unicode string"
 """In the text of the `TypeError` that comes out of `produce` in place of the exception of a signal (confluent_kafka 2.16)."""
+NOWHERE: Final = -1
+"""The offset of a record that the broker has, where it did not say at which place."""
 CLOSE_S: Final = 6.0
 """Longest that closing waits for records that are still under way."""
 REMEMBERED: Final = 1000
@@ -46,7 +48,14 @@ Identity = tuple[str, str, bytes | None]
 
 
 class Sent(NamedTuple):
-    """The place of a record that was sent alone."""
+    """The place of a record that was sent alone.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition.
+        offset: Its offset; -1, as Kafka's own client says, where the broker has the record and did not say where: it was sent twice, since the
+            first answer was late, and the second answer was that it is there already.
+    """
 
     topic: str
     partition: int
@@ -108,7 +117,8 @@ class Delivery:
         if error is not None:
             self.fail(sent_error(error, self.topic, self.suspect))
             return
-        self.sent = Sent(self.topic, message.partition(), message.offset())
+        offset = message.offset()
+        self.sent = Sent(self.topic, message.partition(), NOWHERE if offset is None else offset)
         self._known()
 
     def fail(self, error: UowError) -> None:
