@@ -227,6 +227,7 @@ class Undelivered(NamedTuple):
         command: Who closed it, if a command did.
         decided_at: As of `Delivered`.
         fault: The failure of the code at the group, if that is why.
+        detail: More about why, for people.
     """
 
     closed: Closed
@@ -234,6 +235,7 @@ class Undelivered(NamedTuple):
     command: Command | None = None
     decided_at: int = 0
     fault: InternalError | None = None
+    detail: str = ""
 
 
 class Rejected(NamedTuple):

@@ -370,7 +370,8 @@ class Driver(PollLoop):
         """Also where the record is known the next try is smaller: of many that are refused each costs a try, and others are to have their turns."""
         owned, tp = self._partitions, refused.tp
         task, tried = (None, _Tried()) if tp is None else (owned.tasks.get(tp), self._tried.get(tp, _Tried()))
-        is_known = refused.output is not None and self._ports.targets.refuse(refused.output)
+        targets = self._ports.targets
+        is_known = refused.output is not None and targets.refuse(refused.output, is_too_large=refused.is_too_large)
         if tp is None:
             self._recovery.write_one_by_one()
         elif (

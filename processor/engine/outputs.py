@@ -182,7 +182,7 @@ class OutputWriter:
             case Undelivered(closed, _, command, decided_at):
                 if group is not None:
                     self._give_up(group, effect, written)
-                self._outcome(group, closed, written, command, decided_at)
+                self._outcome(group, closed, written, command, decided_at, effect.detail)
             case TakenOut(body, lacking, why, outcome, reason):
                 missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {why}"
                 self._to_errors(decode_component(body), UowError, outcome, reason.value, text, missing, written)
@@ -393,6 +393,8 @@ class OutputWriter:
             case, text = effect.fault.case, f"the code failed at the group: {effect.fault.text}"
         elif command is not None:
             text += f": {command.why}"
+        if effect.detail:
+            text += f": {effect.detail}"
         for component in components:
             self._to_errors(component, error, closed.outcome, case, text, missing, written)
 
@@ -438,6 +440,7 @@ class OutputWriter:
         written: WrittenOutputs,
         command: Command | None = None,
         decided_at: int = 0,
+        detail: str = "",
     ) -> None:
         if self.context.policy.outcomes is OutcomesPolicy.NONE:
             return
@@ -469,6 +472,8 @@ class OutputWriter:
             (names.OUTCOME, closed.outcome.encode()),
             (names.REASON, closed.reason.encode()),
         ]
+        if detail:
+            headers.append((names.ERROR_TEXT, detail.encode()))
         written.outputs.append(
             Output(
                 self.outcomes,

@@ -31,11 +31,14 @@ class Refused(Doubt):
     Attributes:
         tp: The partition of the plan; None if the broker's answer does not tell which one it was.
         output: The record, where it is known and refused for what it is; nothing is wrong with its topic.
+        is_too_large: True if that is its size.
     """
 
-    def __init__(self, cause: str, tp: Tp | None = None, output: Output | None = None) -> None:
+    def __init__(
+        self, cause: str, tp: Tp | None = None, output: Output | None = None, *, is_too_large: bool = False
+    ) -> None:
         super().__init__(cause)
-        self.tp, self.output = tp, output
+        self.tp, self.output, self.is_too_large = tp, output, is_too_large
 
 
 class Stopped(Exception):

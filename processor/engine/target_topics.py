@@ -23,6 +23,7 @@ from uow.processor.core.happened import Counts
 from uow.processor.engine.ports import Output, Plan
 from uow.schemas.component import decode_component, encode_component
 from uow.schemas.records import ComponentRecord, Source
+from uow.topics.grouping import MAX_ATTEMPTS
 from uow.topics.headers import ERROR_CLASS, ID, KIND, KIND_UNIT, RULE, UNIT_ID
 from uow.topics.manifests import KIND_NOTICE
 from uow.topics.output import CancelNotice
@@ -60,6 +61,7 @@ class TargetTopics:
     Attributes:
         away: Topics that cannot be written to, as far as they were looked at.
         refusals: Number of refusals of a record or unit that was refused for what it is; mostly empty, which costs nothing to see.
+        read_limit: Returns the largest record that a topic takes, bytes; None: it is not known. Asked once such a one was too large.
     """
 
     def __init__(
@@ -73,10 +75,15 @@ class TargetTopics:
         self._next_look, self._wait_ms = 0.0, FIRST_LOOK_MS
         self.away: frozenset[str] = frozenset()
         self.refusals: dict[bytes, int] = {}
+        self._why_too_large: dict[bytes, str] = {}
+        self.read_limit: Callable[[str], int | None] = lambda topic: None
         self._silent_until: dict[str, float] = {}
 
-    def refuse(self, output: Output) -> bool:
-        """A record was refused for what it is. False if somebody has to look at it: it was given up already, and what took its place is refused."""
+    def refuse(self, output: Output, *, is_too_large: bool = False) -> bool:
+        """A record was refused for what it is. False if somebody has to look at it: it was given up already, and what took its place is refused.
+
+        One that is too large will not be smaller at the next attempt: it is given up at once (B-89).
+        """
         if isinstance(output, CancelNotice):
             self._silent_until[output.topic] = self._monotonic_ms() + SILENCE_MS
             log.warning("%s refuses cancel notices: it gets none for %d s", output.topic, SILENCE_MS // 1000)
@@ -84,8 +91,12 @@ class TargetTopics:
         said, identity = dict(output.headers), _identity(output)
         attempts = self.refusals[identity] = self.refusals.get(identity, 0) + 1
         log.warning("a record of %r is refused by %s, attempt %d", said.get(ID), output.topic, attempts)
+        if is_too_large:
+            self.refusals[identity] = attempts + MAX_ATTEMPTS
+            self._why_too_large[identity] = self._too_large(output)
         if len(self.refusals) > MOST_REFUSED:
             self.refusals.clear()
+            self._why_too_large.clear()
             return False
         return attempts == 1 or (said.get(KIND) == KIND_UNIT and RULE in said)
 
@@ -93,6 +104,16 @@ class TargetTopics:
         """True if one of these, or of the unit that they are of, was refused so many times."""
         refusals = self.refusals
         return bool(refusals) and any(refusals.get(_identity(output), 0) >= attempts for output in outputs)
+
+    def _too_large(self, output: Output) -> str:
+        headers = sum([len(name) + len(value or b"") for name, value in output.headers])
+        size, limit = len(output.key or b"") + len(output.value or b"") + headers, self.read_limit(output.topic)
+        takes = "takes none so large" if limit is None else f"takes records of {limit} bytes"
+        return f"its record has {size} bytes before compression, and topic {output.topic} {takes}"
+
+    def why_too_large(self, outputs: Collection[Output]) -> str:
+        """Size, topic and limit of the first of these that was refused for its size; empty if none was."""
+        return next(filter(None, [self._why_too_large.get(_identity(output), "") for output in outputs]), "")
 
     def takes_notices(self, topic: str) -> bool:
         """False for a while after a cancel notice was refused there for what it is."""

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from typing import NamedTuple
 
 from uow.processor.core.changes import (
     Amended,
@@ -30,6 +31,7 @@ from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
 from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import COMPONENT_BYTES, GROUP_BYTES
 from uow.processor.core.strays import Stray
+from uow.processor.core.virtual_message import target_of
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_storage import (
     begin_anew,
@@ -120,6 +122,13 @@ def offset_metadata(floor: int, rows: int, clock: int, context: TaskContext) -> 
     text += f";C={clock}"
     settings = context.recorded_settings
     return text if settings is None else f"{text};S={settings.mark}{settings.rights}"
+
+
+class _Unwritten(NamedTuple):
+    """The error of a unit that cannot be written, and more about it for people."""
+
+    error: type[UowError]
+    detail: str = ""
 
 
 class PartitionTask:
@@ -516,9 +525,9 @@ class PartitionTask:
         if partition.faulty:
             partition.faulty.closed = [(one.id, one.generation) for _, one in closed]
         for outward in happened.effects:
-            error = self._written(outward, written)
-            if error is not None:
-                closed = self._fail(outward, closed, written, error)
+            unwritten = self._written(outward, written)
+            if unwritten is not None:
+                closed = self._fail(outward, closed, written, unwritten)
         partition.faulty.at, partition.faulty.makes_unit = None, False
         partition.counts.mixed += written.mixed
         if written.refused_late:
@@ -597,7 +606,7 @@ class PartitionTask:
         self.partition.counts.notices += written.notices
         self.partition.counts.dropped_notices += written.dropped_notices
 
-    def _written(self, outward: Outward, written: WrittenOutputs) -> type[UowError] | None:
+    def _written(self, outward: Outward, written: WrittenOutputs) -> _Unwritten | None:
         """Adds the records of one effect. Returns the error of a unit that fits no record, or is one by rule that cannot be encoded, or that a broker refuses (B-89).
 
         What an encoder makes of a group does not depend on time: it is tried again at once. Any other exception blocks the partition (ER-03).
@@ -606,7 +615,7 @@ class PartitionTask:
         faulty = self.partition.faulty
         faulty.makes_unit = isinstance(effect, Delivered)
         if faulty and group is not None and isinstance(effect, Delivered) and faulty.failure_of(group) is not None:
-            return InternalError
+            return _Unwritten(InternalError)
         faulty.at = group
         ruled = group.ruled if isinstance(effect, Delivered) and group is not None else None
         before = len(written.outputs)
@@ -615,7 +624,7 @@ class PartitionTask:
             try:
                 self.writer.write(outward, written)
             except UnitTooLargeForRecordError:
-                return UnitTooLargeError
+                return _Unwritten(UnitTooLargeError, self._fits_nowhere(group))
             except Exception as error:  # whatever an encoder raises concerns its own group alone
                 if ruled is None or group is None:
                     raise
@@ -629,9 +638,18 @@ class PartitionTask:
                     and targets.is_given_up(written.outputs[before:], attempts)
                 ):
                     return None
+                detail = targets.why_too_large(written.outputs[before:])
                 del written.outputs[before:]
-                break
-        return UowError
+                return _Unwritten(UnitTooLargeError if detail else UowError, detail)
+        return _Unwritten(UowError)
+
+    def _fits_nowhere(self, group: Group | None) -> str:
+        if group is None:
+            return ""
+        units, limit = self.context.topics.units, self.context.record_limit_bytes
+        topic = units if group.ruled is None else target_of(group, units)[0]
+        told = f"{len(group.held)} components of {group.bytes} bytes"
+        return f"its unit, {told}, fits no record of topic {topic}, where {limit} bytes are written at most"
 
     def _may_leave(self) -> bool:
         """True if a unit that waited for its topic can be written now (B-57)."""
@@ -783,7 +801,7 @@ class PartitionTask:
         outward: Outward,
         closed: list[tuple[Group | None, Closed]],
         written: WrittenOutputs,
-        error: type[UowError],
+        unwritten: _Unwritten,
     ) -> list[tuple[Group | None, Closed]]:
         """A unit cannot be written: its group fails, as if it had been over a limit (W-115)."""
         effect, _, group = outward
@@ -797,8 +815,9 @@ class PartitionTask:
             self.partition.counts.faulty_groups += 1
             self.partition.faulty.closing.append((group.id, group.generation))
         if effect.command is not None:
-            written.failed[effect.command.known_as] = error
-        self.writer.write((Undelivered(failed, error, effect.command, fault=fault), None, group), written)
+            written.failed[effect.command.known_as] = unwritten.error
+        undelivered = Undelivered(failed, unwritten.error, effect.command, fault=fault, detail=unwritten.detail)
+        self.writer.write((undelivered, None, group), written)
         return [(of, failed if one is effect.closed else one) for of, one in closed]
 
     # -- restore ----------------------------------------------------------------------------------------------------

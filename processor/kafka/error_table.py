@@ -50,13 +50,15 @@ class Meaning(Enum):
     """Nothing in particular."""
 
 
+TOO_LARGE: Final = (Code.MSG_SIZE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
+"""Of those that are refused for what they are: a smaller one would be taken."""
+
 _CODES: Final[Mapping[Meaning, tuple[int, ...]]] = {
     Meaning.FENCED: (Code._FENCED, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED),
     Meaning.INSTANCE_FENCED: (Code.FENCED_INSTANCE_ID,),
     Meaning.STALE_GENERATION: (Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID, Code.REBALANCE_IN_PROGRESS),
     Meaning.REFUSED: (
-        Code.MSG_SIZE_TOO_LARGE,
-        Code.RECORD_LIST_TOO_LARGE,
+        *TOO_LARGE,
         Code.INVALID_MSG,
         Code.INVALID_RECORD,
         Code.TOPIC_EXCEPTION,

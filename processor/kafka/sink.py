@@ -37,7 +37,7 @@ from uow.processor.engine.ports import (
 )
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
-from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.processor.kafka.error_table import TOO_LARGE, Meaning, meaning_of
 from uow.processor.kafka.leader_epochs import LeaderEpochs
 from uow.processor.kafka.transactional_producer import Patience, TransactionalProducer, TransactionFate, text_of
 from uow.processor.kafka.worker_settings import WorkerSettings
@@ -282,7 +282,8 @@ class KafkaSink:
                 return Doubt(f"the transaction outlived transaction_timeout_ms: {text_of(error)}")
             case TransactionFate.REFUSED:
                 self._search_until = self._monotonic() + SEARCH_S
-                return Refused(text_of(error), tp, self._refused if meaning_of(error) is Meaning.REFUSED else None)
+                refused = self._refused if meaning_of(error) is Meaning.REFUSED else None
+                return Refused(text_of(error), tp, refused, is_too_large=error.code() in TOO_LARGE)
             case TransactionFate.DOUBT:
                 return Doubt(text_of(error))
 

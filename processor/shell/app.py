@@ -43,6 +43,7 @@ from uow.processor.kafka.fast_partitioner import fastest_partition_for
 from uow.processor.kafka.leader_epochs import LeaderEpochs
 from uow.processor.kafka.log_reader import KafkaLogReader, Readiness
 from uow.processor.kafka.path_log import KafkaPathLog
+from uow.processor.kafka.record_limits import limit_reader
 from uow.processor.kafka.sink import KafkaSink
 from uow.processor.kafka.source import KafkaSource
 from uow.processor.kafka.topic_ids import TopicIds
@@ -289,6 +290,8 @@ def kafka_ports(
             with closing(KafkaLogReader(clients, wanted, settings.restore_stall_ms, epochs)) as reader:
                 return restore(reader, contexts, tps, wanted, room)
 
+        targets = next(iter(contexts.values())).targets
+        targets.read_limit = limit_reader(clients)
         source = KafkaSource(clients, settings, clock, epochs, TopicIds(clients.admin))
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
         by_value = [topic for topic, each in contexts.items() if each.policy.field_source is FieldSource.VALUE]
@@ -314,7 +317,7 @@ def kafka_ports(
             hidden=HiddenHeaders(by_value, contents) if by_value else None,
             upstream=upstream,
             rules_bytes=rules_bytes,
-            targets=next(iter(contexts.values())).targets,
+            targets=targets,
             faults=next(iter(contexts.values())).faults,
             room=room,
             others=(placements, *others),

@@ -181,6 +181,38 @@ def test_a_unit_that_is_refused_for_what_it_is_fails_alone_after_its_attempts_b8
     assert not cluster.targets.refuse(other), "somebody has to look at what is refused again, though it was given up"
 
 
+def test_a_unit_that_is_too_large_for_its_topic_fails_at_once_and_says_so_b59_b89() -> None:
+    """It will not be smaller at the next attempt. Class, topic, size and limit are in `D.errors` and in the outcome."""
+    cluster = Cluster("orders.uk", "orders.france")
+    cluster.targets.read_limit = {"orders.uk": 100}.get
+    before, step = begun(cluster), r("UK", at=0)
+    before.send(step)
+    (unit,) = [each for each in before.outputs if each.topic == "orders.uk"]
+    assert cluster.targets.refuse(unit, is_too_large=True)
+    again = begun(cluster)
+    again.send(step)
+    size = len(unit.key) + len(unit.value) + sum(len(name) + len(value) for name, value in unit.headers)
+    text = f"its record has {size} bytes before compression, and topic orders.uk takes records of 100 bytes"
+    (error,) = [dict(each.headers) for each in again.outputs if each.topic == "D.errors"]
+    assert (error["uow-error-class"], error["uow-error-case"]) == (b"UnitTooLargeError", b"limit")
+    assert error["uow-error-text"] == f"the group failed: limit: {text}".encode()
+    (outcome,) = [dict(each.headers) for each in again.outputs if each.topic == "D.outcomes"]
+    assert outcome["uow-error-text"] == text.encode()
+
+
+def test_a_unit_that_waited_and_is_too_large_costs_one_transaction_b57_b59() -> None:
+    cluster = Cluster("orders.france")
+    played = begun(cluster)
+    played.send(r("UK", at=0))
+    waiting = played.task.waiting_records
+    (unit,) = waiting.outputs
+    cluster.topics.add("orders.uk")
+    cluster.targets.look(at_once=True)
+    assert waiting.may_leave(cluster.targets)
+    assert cluster.targets.refuse(unit, is_too_large=True)
+    assert not waiting.may_leave(cluster.targets)
+
+
 def test_too_many_refusals_to_count_begin_anew_with_smaller_batches() -> None:
     targets = Cluster().targets
     assert all(targets.refuse(Output("D.units", 0, b"%d" % number, b"", [])) for number in range(MOST_REFUSED))

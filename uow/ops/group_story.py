@@ -179,6 +179,8 @@ class _Collector:
                 text = f"generation {outcome.generation}: {outcome.outcome}, reason {outcome.reason}, {outcome.count} components{rule}"
                 if outcome.supersedes:
                     text += f", corrects unit {outcome.supersedes}"
+                if names.ERROR_TEXT in said:
+                    text += f": {_text(said, names.ERROR_TEXT)}"
                 yield Event(outcome.closed_at, "close", _where(record), text), outcome, record.timestamp()[1]
 
     def _warnings(self, partition: int) -> Iterator[Event]:
