@@ -71,6 +71,7 @@ from uow.processor.core.decide import (
 )
 from uow.processor.core.fast_path import process_rows
 from uow.processor.core.gathered import Facts, facts_of
+from uow.processor.core.generations import is_taking
 from uow.processor.core.group import Group
 from uow.processor.core.layout import tail_of
 from uow.processor.core.partition_state import NOTHING, PartitionState
@@ -139,8 +140,7 @@ class Partition(PartitionState):
         if self.is_full():
             self.is_cut |= bool(records)
             return False
-        if self.freed:  # the plan before was full
-            self._deliver_first()
+        self._deliver_left()
         if records and records[0].offset() < self.position:
             fresh = [record for record in records if record.offset() >= self.position]
             self.counts.received += len(records) - len(fresh)
@@ -588,8 +588,9 @@ class Partition(PartitionState):
             refusal = self._take_ruled(record, marks, own, now)
         if refusal is not None:
             self._carry_out(decide_refusal(refusal._replace(id=marks.id), now), record)
-        if marks.id in self.aside:  # where the component was refused nothing else has put the groups back
-            self.settle(marks.id)
+        front = self.groups.get(marks.id)
+        if marks.id in self.aside or (front is not None and not is_taking(front)):
+            self.settle(marks.id)  # where the component was refused nothing else has put the groups back
 
     def _newest(self, own: GroupPolicy, group_id: bytes) -> GroupPolicy:
         """The row that holds for a component: its own, or a later version that was made known; the open groups of its key take it (B-13)."""
@@ -784,6 +785,8 @@ class Partition(PartitionState):
             False where the plan is full before that. The clock has then come as far as the last deadline that was dealt with: what is left
             is not due yet by it, or in that same moment.
         """
+        if not self._deliver_left():
+            return False
         now = max(now, self.clock)
         while (group := self.first_due(now)) is not None:  # it is the one `at` which the code fails
             if self.is_full():
@@ -821,8 +824,6 @@ class Partition(PartitionState):
 
     def advance_rules(self, now: int) -> bool:
         """Closes the groups by rule that are due by `now`: whatever arrived before it is here. Returns False where the plan is full before that."""
-        if self.freed:  # the plan before was full
-            self._deliver_first()
         while (group := self.rule_deadlines.first_due(now)) is not None:
             if self.is_full():
                 return False
@@ -880,6 +881,12 @@ class Partition(PartitionState):
             self.schedule(group)
         if self.freed and not self._is_freeing:
             self._deliver_first()
+
+    def _deliver_left(self) -> bool:
+        """Delivers what had its turn in the plan before, which was full, ahead of everything else. False if this one is full before that."""
+        if self.freed:
+            self._deliver_first()
+        return not self.freed
 
     def _deliver_first(self) -> None:
         """Delivers what waited for groups that arrived before it, and is first now (B-118); what does not fit into the plan is the first thing of the next one."""

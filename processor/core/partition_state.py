@@ -449,10 +449,12 @@ class PartitionState:
     def order_restored(self) -> None:
         """After a restore: who waits, in the order in which they were complete, and who opened first."""
         ruled = [(group, group.ruled) for group in self.groups.values() if group.ruled is not None]
-        self.by_rule, self.waiting = {}, {}
+        self.by_rule, self.waiting, self.arrivals = {}, {}, {}
         meet = self.faulty.meet
         for group, of in sorted(ruled, key=lambda each: (each[0].opened_at, _first_offset(meet(each[0])))):
             self.by_rule.setdefault(of.policy.rule_id, {})[group] = None
+            if of.policy.delivers_in_order:
+                self._arrive(group, of.policy)
         waiting = [group for group, of in ruled if of.waits_since]
         for group in sorted(waiting, key=lambda each: _completed(meet(each))):
             assert group.ruled is not None
@@ -465,7 +467,8 @@ class PartitionState:
             of.is_behind = (
                 of.waits_since > 0 and of.policy.delivers_in_order and self.first_place(of.policy) != place_of(group)
             )
-            if of.waits_since and of.policy.delivers_in_order and not of.is_behind:  # the last plan may have been full
+            waited_for_its_turn = of.waits_since and of.policy.delivers_in_order and group.deliver_at <= of.waits_since
+            if waited_for_its_turn and not of.is_behind:  # the last plan may have been full
                 self.freed[group] = None
         self.faulty.at = None
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, told_by
-from tests.core.script import TOPICS, Story, clock, context_of, ms, policy_of, told
+from tests.core.script import TOPICS, Story, c, clock, context_of, ms, policy_of, told
 from tests.engine.restored_logs import Logs
 from tests.engine.test_by_rule_restored import restored, write
 from tests.fake_record import INPUT
+from uow.processor.core import snapshot
+from uow.processor.core.changes import Delivered
 from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.topics.grouping import GroupPolicy
@@ -114,3 +116,55 @@ def test_what_a_full_plan_left_leaves_before_anything_else_b118(is_restarted: bo
     played.send(r("other", at=3, rule="other"))
     played.send(r("other", at=3, rule="other"))
     assert units(played) == ["X", "Y", "other"]
+
+
+@pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
+def test_neither_a_command_nor_a_unit_that_is_due_overtakes_what_a_full_plan_left_b118(plan_bytes: int) -> None:
+    policy = policy_of(incomplete_expiration_ms=10_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+    context = context_of(policy, rules=Table(ordered("X"), ordered("Y")), plan_bytes=plan_bytes)
+    steps = [r("X", at=0), r("Y", at=1), r("Y", at=1), r("X", at=2)]
+
+    commanded = Story(PartitionTask(INPUT, context))
+    records = commanded.records(steps)
+    commanded.now = 3
+    cancel = commanded.command(told("cancel", id="low-stock/Y", at=3))
+    for _ in range(3):
+        commanded._take(commanded.task.process(records, [cancel]))
+    assert units(commanded) == ["X", "Y"]
+    assert [each.text for each in commanded.answers] == ["the group is closed already: complete, reason count"]
+
+    timed = Story(PartitionTask(INPUT, context))
+    timed.send(c(1, id="w", at=0), *steps, *[clock(11)] * 3)
+    assert [each.id for each in timed.units] == ["low-stock/X", "low-stock/Y", "w"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_first_one_that_waits_for_its_time_leaves_by_the_settled_time_whatever_restarts_b118_b218(
+    is_restarted: bool,
+) -> None:
+    context = context_of(
+        policy_of(), rules=Table(ordered("X", 1), row("other", complete_count=1, rule={"rule_id": "other"}))
+    )
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r("X", at=1, deliver_at=ms(20)), r("other", at=30, rule="other", id="other/1"))
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    played.send(r("other", at=31, rule="other", id="other/2"))
+    assert units(played) == ["1", "2"], "the router may still have to send what belongs to X"
+    played.send(clock(32))
+    assert units(played) == ["1", "2", "X"]
+
+
+def test_a_state_that_goes_on_from_a_snapshot_keeps_who_arrived_first_b118_b203() -> None:
+    """The audit goes on from one; without the line, what waited in it would have waited for ever."""
+    context = context_of(policy_of(), rules=Table(ordered("X"), ordered("Y")))
+    played = Story(PartitionTask(INPUT, context))
+    *before, last = played.records([r("X", at=0), r("Y", at=1), r("Y", at=1), r("X", at=2)])
+    played.task.process(before, [])
+    goes_on = PartitionTask(INPUT, context).partition
+    snapshot.restore(goes_on, snapshot.take(played.task.partition))
+    goes_on.on_records([last])
+    left = [each.closed.id for each, _, _ in goes_on.happened.effects if isinstance(each, Delivered)]
+    assert left == [b"low-stock/X", b"low-stock/Y"]

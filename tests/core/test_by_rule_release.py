@@ -7,14 +7,32 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes, told_by
-from tests.core.script import T0, TOPICS, SeenRefusal, Story, Told, c, clock, ms, refused, text, told
+from tests.core.script import (
+    T0,
+    TOPICS,
+    SeenRefusal,
+    Story,
+    Told,
+    c,
+    clock,
+    context_of,
+    ms,
+    policy_of,
+    refused,
+    text,
+    told,
+)
+from tests.engine.restored_logs import Logs
 from tests.engine.test_by_rule_restored import restored, write
+from tests.fake_record import INPUT
 from uow.processor.core import partition
 from uow.processor.core.faulty_groups import GroupFault, Treatment
+from uow.processor.engine.restore import restore
+from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import DecodeError, InternalError, OutOfSequenceRangeError
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy, ViolationPolicy
-from uow.topics.rules import AtWaitingLimit, Numbering, Release
+from uow.topics.rules import AtWaitingLimit, Cardinality, Numbering, Release, Source
 
 
 def released(rule: str = "low-stock", at: float | None = None, command_id: str | None = None) -> Told:
@@ -246,3 +264,20 @@ def test_a_component_that_violates_its_id_leaves_a_waiting_group_alone_under_fai
         violation_policy=ViolationPolicy.FAIL_GROUP,
     )
     assert values(played) == [(1, 2)]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_refused_component_leaves_a_waiting_group_where_it_was(is_restarted: bool) -> None:
+    """It had the place of its key then, and components of another rule were refused for it until a restart."""
+    held = row("held", complete_count=1, rule={"rule_id": "held", "release": Release.HOLD_FIRST})
+    many = {"rule_id": "many", "cardinality": Cardinality.MANY}
+    table = Table(held, row("many", complete_count=2, sources=(Source("m", "web", 1),), rule=many))
+    played, logs = Story(PartitionTask(INPUT, context := context_of(policy_of(), rules=table))), Logs(INPUT)
+    played.send(r("held", at=0, rule="held", id="k"))
+    assert [each.error for each in played.send(r("many", at=1, rule="many", id="k", source_name=""))] != []
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    assert played.send(r("many", at=2, rule="many", id="k", source_name="web")) == []
+    assert len(played.task.groups) == 2
