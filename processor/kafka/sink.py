@@ -97,6 +97,7 @@ class KafkaSink:
         self._was_late = False
         self._search_until = float("-inf")
         self._refused: Output | None = None
+        self._is_too_large = False
 
     def open(self, meanwhile: Meanwhile = lambda: None) -> None:
         """Fences a predecessor of the same worker name and ends its orphan transaction at once (ER-09).
@@ -154,7 +155,7 @@ class KafkaSink:
 
     def _fill(self, plans: Sequence[Plan]) -> None:
         """Begins a transaction with all that the plans write."""
-        plan, self._refused = plans[0], None
+        plan, self._refused, self._is_too_large = plans[0], None, False
         try:
             with self._opening():
                 self._producer.begin(self._patience_of_a_poll())
@@ -237,8 +238,10 @@ class KafkaSink:
             self._producer.flush()
             if fates and fates[0] is not None:
                 raise ck.KafkaException(fates[0])
-        except ck.KafkaException:
+        except ck.KafkaException as failure:
             self._refused = output
+            fate = fates[0] if fates and fates[0] is not None else failure.args[0]
+            self._is_too_large = fate.code() in TOO_LARGE  # another record of the transaction may be what was refused
             raise
 
     def _insist(self, handle: ck.Producer, output: Output, on_delivery: Any = None) -> None:
@@ -283,7 +286,7 @@ class KafkaSink:
             case TransactionFate.REFUSED:
                 self._search_until = self._monotonic() + SEARCH_S
                 refused = self._refused if meaning_of(error) is Meaning.REFUSED else None
-                return Refused(text_of(error), tp, refused, is_too_large=error.code() in TOO_LARGE)
+                return Refused(text_of(error), tp, refused, is_too_large=self._is_too_large)
             case TransactionFate.DOUBT:
                 return Doubt(text_of(error))
 
