@@ -270,14 +270,18 @@ class PartitionState:
 
     def _first_arrived(self, rule_id: str) -> Group | None:
         line = self.arrivals.get(rule_id)
-        while line and (
-            not line[0][1].is_open or (self.faulty and self.faulty.has(line[0][1]))
-        ):  # nobody waits for what cannot leave
+        while line and not self._is_waited_for(line[0][1]):
             heappop(line)
         if not line:
             self.arrivals.pop(rule_id, None)
             return None
         return line[0][1]
+
+    def _is_waited_for(self, group: Group) -> bool:
+        """False if it is closed, cannot leave, or has taken a version of its row by which nobody waits for it."""
+        if not group.is_open or (self.faulty and self.faulty.has(group)):
+            return False
+        return group.ruled is not None and group.ruled.policy.delivers_in_order
 
     def _arrive(self, group: Group, policy: GroupPolicy) -> None:
         line = self.arrivals.setdefault(policy.rule_id, [])
@@ -287,7 +291,7 @@ class PartitionState:
         before = self._first_arrived(policy.rule_id)
         heappush(self.arrivals.setdefault(policy.rule_id, line), (place_of(group), group))
         if before is not None and before.ruled is not None and place_of(group) < place_of(before):
-            before.ruled.is_behind = before.ruled.waits_since > 0
+            before.ruled.is_behind = before.ruled.waits_since > 0 and before not in self.freed
 
     def _free_first(self, rule_id: str) -> None:
         """Whoever is first of a rule now waits for nobody."""
@@ -317,6 +321,8 @@ class PartitionState:
             group.rule(before, deadlines)
         if group.ruled.policy.delivers_in_order and not before.delivers_in_order:
             self._arrive(group, group.ruled.policy)
+        elif before.delivers_in_order and not group.ruled.policy.delivers_in_order:
+            self._free_first(before.rule_id)
         if group.complete and group.deliver_at > self.clock:
             self.wait(group, Waits(group.id, group.generation, max(self.clock, 1)))
         else:

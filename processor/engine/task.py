@@ -77,7 +77,7 @@ from uow.schemas.records import (
     GroupRow,
 )
 from uow.topics.commands import Asked, AskedInVain
-from uow.topics.grouping import NoRules
+from uow.topics.grouping import GroupPolicy, NoRules
 from uow.topics.headers import RULE
 from uow.topics.path_map import MOST_ENDED, PARTITION, line_of
 from uow.topics.policies import HandlingPolicy
@@ -909,7 +909,7 @@ class PartitionTask:
             policy = self.context.rules.kept(row.rule)
             if policy is None:
                 raise DecodeError(RULE, f"an open group is of the row {row.rule}, which is not in the rules")
-            self.partition.open_by_rule(group, policy, row.deadlines)
+            self._open_again(group, policy, row)
             if row.manifest is not None:
                 part = row.manifest
                 group.announce(Called.read(part.command_id.encode(), part.taken_at, part.text))
@@ -918,6 +918,16 @@ class PartitionTask:
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
         group.apply(Warned(group_id, row.warned_at or 0))
         self.partition.faulty.at = None
+
+    def _open_again(self, group: Group, policy: GroupPolicy, row: GroupRow) -> None:
+        """The group opens by the row that it was opened by. It may hold what only a later version can read, which it took by a command: no row was written then."""
+        try:
+            self.partition.open_by_rule(group, policy, row.deadlines)
+        except DecodeError:
+            live = self.partition.live.get(policy.row_key)
+            if live is None or live.version <= policy.version or row.waits_since is not None:
+                raise
+            self.partition.open_by_rule(group, live)
 
     def read_last_at(self) -> None:
         """Takes the append times of the components, where a destination asks for them."""

@@ -19,7 +19,7 @@ from uow.processor.rules.conditions import measures_of
 from uow.schemas.error_classes import InternalError
 from uow.topics.conditions import Predicate
 from uow.topics.grouping import GroupPolicy
-from uow.topics.rules import Cardinality, LateJoin, Numbering, OnRuleChange, Release
+from uow.topics.rules import Cardinality, DeliverOrder, LateJoin, Numbering, OnRuleChange, Release
 
 
 def live(version: int = 1, **settings: Any) -> GroupPolicy:
@@ -191,3 +191,36 @@ def test_after_a_rule_change_a_command_without_a_generation_means_the_same_group
     run.send(told("cancel", at=2, **key))
     assert run.answers[-1].done
     assert [each.generation for each in run.task.groups.values()] == [1]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_restart_opens_a_group_that_holds_what_only_its_later_version_can_read_b13(version: int) -> None:
+    """It took that version by a command, which writes no row of the group: its partition could not be restored any more."""
+    web, inside = source("web", 5), source("in", 5)
+    before, after = live(complete_count=9, sources=(web,)), live(2, complete_count=9, sources=(web, inside))
+    context = context_of(policy_of(), rules=Table(before, after))
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r(at=0, source_name="web"), changed(), r(at=2, version=version, source_name="in"))
+    for plan in played.plans:
+        logs.add(plan)
+    (group,) = restore(logs, {context.topics.components: context}, [INPUT])[INPUT].groups.values()
+    assert group.ruled is not None
+    assert (group.ruled.policy.rule, len(group.held)) == ("low-stock/UK@2", 2)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_nobody_waits_for_a_group_whose_later_version_keeps_no_order_b13_b118(is_restarted: bool) -> None:
+    def rows(version: int, order: DeliverOrder) -> list[GroupPolicy]:
+        rule = {"on_rule_change": OnRuleChange.LIVE, "version": version, "deliver_order": order}
+        return [row(name, version, complete_count=2, age_ms=60_000, rule=rule) for name in "XY"]
+
+    table = Table(*rows(1, DeliverOrder.FIRST_ARRIVAL), *rows(2, DeliverOrder.COMPLETION))
+    context = context_of(policy_of(), rules=table)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r("X", at=0), r("Y", at=1), r("Y", at=2), changed(at=3, name="low-stock/X"))
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {context.topics.components: context}, [INPUT])[INPUT]
+    played.send(clock(5), r("X", at=6, version=2))
+    assert [made.id for made in played.units] == ["low-stock/Y", "low-stock/X"]

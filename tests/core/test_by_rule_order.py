@@ -18,7 +18,7 @@ from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy
-from uow.topics.rules import DeliverOrder
+from uow.topics.rules import AtMaxOpenGroups, DeliverOrder
 
 
 def ordered(name: str, count: int = 2, age_ms: int = 60_000, **settings: Any) -> GroupPolicy:
@@ -168,3 +168,14 @@ def test_a_state_that_goes_on_from_a_snapshot_keeps_who_arrived_first_b118_b203(
     goes_on.on_records([last])
     left = [each.closed.id for each, _, _ in goes_on.happened.effects if isinstance(each, Delivered)]
     assert left == [b"low-stock/X", b"low-stock/Y"]
+
+
+@pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
+def test_a_group_that_the_same_record_opens_does_not_overtake_what_a_full_plan_left_b118(plan_bytes: int) -> None:
+    oldest = {"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL} | oldest
+    partial = ExpirationPolicy.DELIVER_PARTIAL
+    rows = [row(name, complete_count=2, age_ms=600_000, on_give_up=partial, rule=rule) for name in "XYZ"]
+    played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
+    played.send(r("X", at=6), r("Y", at=20), r("Y", at=21), r("Z", at=30, arrived=13), clock(31))
+    assert units(played) == ["X", "Y"]
