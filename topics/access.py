@@ -37,7 +37,9 @@ def explained(name: str, text: str) -> str:
         name: Of the error, such as `TOPIC_AUTHORIZATION_FAILED`.
         text: As the library gives it.
     """
-    return f"{text}; {REMEDIES[name]}" if name in REMEDIES else text
+    # of a handshake that failed the library may also tell by a name that says nothing about it
+    remedy = REMEDIES.get("_SSL" if "SSL_HANDSHAKE" in text else name)
+    return text if remedy is None else f"{text}; {remedy}"
 
 
 def denied_text(topic: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from uow.cli.main import main
 from uow.ops.access import commands_text
-from uow.topics.access import Names, Only, Role, bindings, covers_workers
+from uow.topics.access import REMEDIES, Names, Only, Role, bindings, covers_workers, explained
 from uow.topics.command_keys import CommandKey
 from uow.topics.policies import DestinationPolicy
 
@@ -114,3 +114,9 @@ def test_a_router_may_write_the_commands_of_rules() -> None:
     """A failure of a group, and the version of a live rule."""
     names = Names("A", "D", conditions=frozenset({Only.RULES}))
     assert ("D.commands", "Write") in {(each.name, each.operation) for each, _ in bindings(Role.ROUTER, names)}
+
+
+def test_a_failed_handshake_says_what_to_look_at_by_whichever_name_the_library_tells_of_it() -> None:
+    text = "ssl://broker:9093/bootstrap: certificate verify failed (after 42ms in state SSL_HANDSHAKE)"
+    assert [explained(name, text) == f"{text}; {REMEDIES['_SSL']}" for name in ("_SSL", "_TRANSPORT")] == [True, True]
+    assert explained("_TRANSPORT", "timed out (after 3ms in state CONNECT)").endswith("state CONNECT)")
