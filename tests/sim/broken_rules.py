@@ -115,7 +115,7 @@ def restore_keeps_what_went_meanwhile(original: Any) -> Any:
     return wrong
 
 
-@defect(TurnBatches, "_part")
+@defect(TurnBatches, "_batch")
 def what_a_smaller_poll_leaves_is_not_read_again(original: Any) -> Any:
     def wrong(self: TurnBatches, *about: Any, **more: Any) -> Any:
         with patch.object(self._source, "seek", lambda positions: None):

@@ -73,6 +73,7 @@ def test_planted_defect_is_caught(name: str) -> None:
     seeds = [CATCHING_SEEDS[name]] if name in CATCHING_SEEDS else []
     found = search(name, itertools.chain(seeds, range(SEEDS)))
     assert found is not None, f"{name} was not caught within {SEEDS} seeds"
+    assert play(found).violation is None, "what was caught is no planted defect"
 
 
 @pytest.mark.drill
