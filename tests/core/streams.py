@@ -299,24 +299,17 @@ def state_of(task: PartitionTask) -> dict[str, Any]:
     }
 
 
-class World:
-    """What plans amount to, however the stream was cut: outputs in order, the changelog compacted, the ledger joined."""
+class JoinedLogs:
+    """What plans write into logs, however the stream was cut: the changelog compacted, the ledger joined."""
 
     def __init__(self) -> None:
-        self.outputs: list[Any] = []
-        self.outcomes: list[Any] = []
         self.log_lines: list[Any] = []
         self.changelog: dict[bytes, bytes] = {}
         self.not_held: list[int] = []
         self.closed: list[Any] = []
+        self.commands: list[Any] = []
 
-    def add(self, plan: Plan | None) -> None:
-        if plan is None:
-            return
-        for index, output in enumerate(plan.outputs):
-            (self.outcomes if output.topic == TOPICS.outcomes else self.outputs).append(
-                (output, plan.external.get(index))
-            )
+    def join(self, plan: Plan) -> None:
         self.log_lines += plan.log_lines
         for key, value in plan.changelog:
             if value is None:
@@ -328,6 +321,25 @@ class World:
             for skipped in ledger.not_held:
                 self.not_held += range(skipped.first, skipped.last + 1)
             self.closed += closed
+            self.commands += ledger.commands
+
+
+class World(JoinedLogs):
+    """What plans amount to, however the stream was cut: outputs in order, and their logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs: list[Any] = []
+        self.outcomes: list[Any] = []
+
+    def add(self, plan: Plan | None) -> None:
+        if plan is None:
+            return
+        for index, output in enumerate(plan.outputs):
+            (self.outcomes if output.topic == TOPICS.outcomes else self.outputs).append(
+                (output, plan.external.get(index))
+            )
+        self.join(plan)
 
     def seen(self) -> dict[str, Any]:
         """For comparison. An outcome of an id that failed with nothing held stands at the end of its plan, hence the sorting."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 from tests.core.drawn import COMMANDS, COMPONENTS, PARTITIONS, Event, Latest, Stream, Tick
 from tests.core.rule_script import Table
 from tests.core.script import TOPICS, RowByRow, check_counts, context_of
-from tests.core.streams import state_of
+from tests.core.streams import JoinedLogs, state_of
 from tests.engine.restored_logs import Logs
 from tests.fake_record import FakeRecord
 from uow.processor.core.partition import Partition
@@ -22,7 +22,7 @@ from uow.processor.engine.batch import SLICE, Batch, Work
 from uow.processor.engine.ports import Plan
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
-from uow.processor.engine.rows import read_ledger, read_row
+from uow.processor.engine.rows import read_row
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.conditions import group_policy
 from uow.schemas.records import MAX_SEQ, Attributes
@@ -67,8 +67,7 @@ WAYS = (
 )
 
 
-@dataclass(slots=True)
-class Played:
+class Played(JoinedLogs):
     """What a way of playing a stream came to, however plans were cut.
 
     Attributes:
@@ -76,30 +75,17 @@ class Played:
             was judged as if the unit were delivered; in a plan of its own it is judged as of a failed one. Such a stream is played, and not compared.
     """
 
-    outputs: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
-    log_lines: list[Any] = field(default_factory=list)
-    changelog: dict[bytes, bytes] = field(default_factory=dict)
-    not_held: list[int] = field(default_factory=list)
-    closed: list[Any] = field(default_factory=list)
-    commands: list[Any] = field(default_factory=list)
-    state: dict[str, Any] = field(default_factory=dict)
-    failed_late: bool = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs: dict[str, list[Any]] = defaultdict(list)
+        self.state: dict[str, Any] = {}
+        self.failed_late = False
 
     def add(self, plan: Plan) -> None:
         for index, output in enumerate(plan.outputs):
             self.outputs[output.topic].append((output, plan.external.get(index)))
-        self.log_lines += plan.log_lines
-        for key, value in plan.changelog:
-            if value is None:
-                del self.changelog[key]  # a tombstone always has a row to bury
-            else:
-                self.changelog[key] = value
         assert plan.ledger is not None
-        ledger, closed = read_ledger(plan.ledger)
-        for skipped in ledger.not_held:
-            self.not_held += range(skipped.first, skipped.last + 1)
-        self.closed += closed
-        self.commands += ledger.commands
+        self.join(plan)
 
     def leave_out_positions(self) -> None:
         """Known difference: a unit that left in its turn (B-118) but did not fit into the plan has another position in the ledger. Only a
