@@ -442,3 +442,27 @@ def test_each_public_name_and_argument_is_that_of_the_synchronous_client(sync: t
         before, now = inspect.getattr_static(sync, name), inspect.getattr_static(awaited, name)
         if inspect.isfunction(before) and inspect.isfunction(now) and parameters(now) != {"settings", *parameters(now)}:
             assert parameters(now) == parameters(before), name
+
+
+def test_a_close_is_heard_by_the_thread_that_is_about_to_sleep(fake: FakeBroker) -> None:
+    """It had slept for ever, and `close()` waited for it."""
+
+    async def story(connection: aio.Connection) -> None:
+        await connection.send("megazon", "x", id="a", seq=1)
+        sends = connection._sends
+
+        class ClosedBefore(threading.Event):
+            def clear(self) -> None:
+                sends._is_closed = True
+                self.set()
+                super().clear()
+
+        sends._work = ClosedBefore()
+        thread = sends._thread
+        assert thread is not None
+        thread.join(PATIENCE_S / 9)
+        is_alive = thread.is_alive()
+        sends._work.set()
+        assert not is_alive
+
+    play(story, fake)
