@@ -9,12 +9,14 @@ Belongs here: which these groups are. Does not belong here: closing one (`partit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
 from uow.processor.core.group import Group
 from uow.schemas.error_classes import InternalError
+from uow.topics.output import Output
 
 GroupKey = tuple[bytes, int]
 """Id and generation."""
@@ -66,9 +68,10 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         makes_unit: True if that work is its unit.
         closing: Those that the plan closes as failed that is made, or was made last, until it is written.
         closed: Those that it closes at all.
+        written: The records in it by which those are closed as failed.
     """
 
-    __slots__ = ("at", "closed", "closing", "makes_unit")
+    __slots__ = ("at", "closed", "closing", "makes_unit", "written")
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,10 +79,11 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         self.makes_unit = False
         self.closing: list[GroupKey] = []
         self.closed: list[GroupKey] = []
+        self.written: Mapping[GroupKey, list[Output]] = {}
 
     def begin(self) -> Self:
         """The partition is to be restored, or its plan was written: nothing is worked on."""
-        self.at, self.makes_unit, self.closing, self.closed = None, False, [], []
+        self.at, self.makes_unit, self.closing, self.closed, self.written = None, False, [], [], {}
         return self
 
     def meet(self, group: Group) -> Group:
