@@ -90,10 +90,11 @@ class TargetTopics:
             return True
         said, what = dict(output.headers), identity(output)
         attempts = self.refusals[what] = self.refusals.get(what, 0) + 1
-        log.warning("a record of %r is refused by %s, attempt %d", said.get(ID), output.topic, attempts)
         if is_too_large:
             self.refusals[what] = attempts + MAX_ATTEMPTS
             self._why_too_large[what] = self._too_large(output)
+        why = self._why_too_large.get(what, "for what it is")
+        log.warning("a record of %r is refused by %s, attempt %d: %s", said.get(ID), output.topic, attempts, why)
         if len(self.refusals) > MOST_REFUSED:
             self.refusals.clear()
             self._why_too_large.clear()

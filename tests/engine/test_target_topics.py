@@ -77,7 +77,7 @@ def test_people_are_told_of_units_that_wait_for_their_topic_b57_b201() -> None:
     assert (about.open, about.waiting) == (None, tuple(waiting))
     assert inspect_group(logs, context, "low-stock/France").waiting == ()
     found = [(each.kind, each.id, each.generation, each.detail) for each in group_findings(logs, context, ms(5))]
-    text = "topic orders.uk cannot be written to"
+    text = "waits for topic orders.uk"
     assert found == [(Kind.WAITING_UNIT, "low-stock/UK", number, text) for number in (1, 2)]
     cluster.topics.add("orders.uk")
     cluster.targets.look(at_once=True)
