@@ -46,7 +46,8 @@ class GroupFault:
     Attributes:
         error: The failure.
         treatment: How the group is treated.
-        failures: How often the code failed while it was treated as before, this time included.
+        failures: How often the code failed while it was treated as before, this time included, each time soon enough after the last one.
+        failed_at: When it failed while it was treated as before, the last time (monotonic ms).
         went_on_at: When its partition wrote a plan for the first time since then (monotonic ms); None: it has not.
         tries: How many tries to close it have failed.
         try_again_at: When it is tried again, where it stands alone (monotonic ms).
@@ -55,6 +56,7 @@ class GroupFault:
     error: InternalError
     treatment: Treatment = Treatment.AS_BEFORE
     failures: int = 1
+    failed_at: int = 0
     went_on_at: int | None = None
     tries: int = 0
     try_again_at: int = 0

@@ -28,6 +28,8 @@ SAME_FAILURE_MS = 30_000
 """Once its partition has gone on for longer than this, a failure at a group is a new one: what failed had passed."""
 MOST_FAILURES = 3
 """This one closes the group however long the partition has gone on: that shows that other work was done, not that what fails was tried."""
+TOGETHER_MS = 3_600_000
+"""A failure that comes later than this after the last one is the first again. What fails for good is tried much sooner: a deadline is looked at each minute."""
 
 _PASSING = (MemoryError, OSError)
 """Failures of the machine, for which no group is closed."""
@@ -78,10 +80,11 @@ class GroupFaults:
         fault = groups.get(key)
         failures = 0 if fault is None else fault.failures
         if fault is not None and fault.treatment is Treatment.AS_BEFORE and fault.went_on_at is not None:
+            failures = 0 if now_ms - fault.failed_at > TOGETHER_MS else failures
             has_passed = now_ms - fault.went_on_at > SAME_FAILURE_MS and failures < MOST_FAILURES - 1
             fault = None if has_passed else fault
         if fault is None:  # it need not fail again
-            groups[key] = GroupFault(InternalError.of(error), failures=failures + 1)
+            groups[key] = GroupFault(InternalError.of(error), failures=failures + 1, failed_at=now_ms)
             log.warning(
                 "%s/%d: the code failed at %s, which is tried once more: %s", *tp, named(key), type(error).__name__
             )

@@ -18,6 +18,8 @@ from uow.schemas.error_classes import InternalError
 from uow.topics.headers import ID
 from uow.topics.policies import ExpirationPolicy
 
+HOUR_MS = 3_600_000
+
 
 def fail(task: PartitionTask, group: Group, now_ms: int = 0) -> Blocked | None:
     """The task raises at the group."""
@@ -72,6 +74,19 @@ def test_what_fails_a_third_time_closes_its_group_however_seldom_it_is_tried() -
         assert fail(task, group, time * 2 * SAME_FAILURE_MS) is None
         assert noted[b"a", 1].treatment is treatment
         faults.written(task.tp, time * 2 * SAME_FAILURE_MS)
+
+
+def test_failures_that_are_far_apart_are_not_counted_together() -> None:
+    """Each had passed when the group was tried again: in weeks of a group's life there may be many."""
+    group, task, now = Group(b"a", 1, 0), story().task, 0
+    faults, noted = task.context.faults, task.context.faults.of(task.tp)
+    for wait in [HOUR_MS + 1] * 4 + [HOUR_MS]:
+        now += wait
+        assert fail(task, group, now) is None
+        assert noted[b"a", 1].treatment is Treatment.AS_BEFORE
+        faults.written(task.tp, now)
+    assert fail(task, group, now + HOUR_MS) is None
+    assert noted[b"a", 1].treatment is Treatment.CLOSED
 
 
 @pytest.mark.parametrize("is_open_again", [False, True])
