@@ -24,7 +24,7 @@ from uow.processor.engine.ports import Output, Plan
 from uow.schemas.component import decode_component, encode_component
 from uow.schemas.records import ComponentRecord, Source
 from uow.topics.grouping import MAX_ATTEMPTS
-from uow.topics.headers import ERROR_CLASS, ID, KIND, KIND_UNIT, RULE, UNIT_ID
+from uow.topics.headers import ERROR_CLASS, ERROR_VALUE, ID, KIND, KIND_UNIT, RULE, UNIT_ID
 from uow.topics.manifests import KIND_NOTICE
 from uow.topics.output import CancelNotice
 
@@ -149,7 +149,8 @@ def identity(output: Output) -> bytes:
     said = dict(output.headers)
     if said.get(KIND) == KIND_UNIT and (unit_id := said.get(UNIT_ID)) is not None:
         return unit_id
-    content = output._replace(value=None) if ERROR_CLASS in said else output
+    headers = [each for each in output.headers if each[0] != ERROR_VALUE]  # says that the value did not come
+    content = output._replace(value=None, headers=headers) if ERROR_CLASS in said else output
     return sha256(repr(content).encode()).digest()
 
 
