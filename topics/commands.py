@@ -140,6 +140,10 @@ def known_as(command_id: bytes, signer: str | None) -> bytes:
     return command_id if signer is None else b"\xff%s\xff%s" % (signer.encode(), command_id)
 
 
+_DEFECT: Final = "the code failed at it, which is a defect of uow"
+_REFUSED: Final = "a record that it leads to is refused"
+
+
 def refused_as(known: bytes, signed_at: bytes) -> bytes:
     """The bytes by which a command is remembered that was answered as failed and changed nothing: a copy does nothing either, and an audit does not carry it out. Signed newly under the same id it is obeyed."""
     return b"%s\xff%s" % (known, signed_at)
@@ -172,6 +176,16 @@ def is_answer_to(answer: Answer, command: Command, signer: str | None) -> bool:
     sent = command.by if signer is None else signer
     # a worker shortens a name that is too long for a command, or for its answer
     return answer.by in (sent, shortened_name(sent), sent and _shown(sent.encode()))
+
+
+def failed_text(why: str, *, is_defect: bool) -> str:
+    """The text of the answer to a command at which the code failed, or else of which a broker refuses what it asks for."""
+    return f"{_DEFECT if is_defect else _REFUSED}, so nothing is changed: {why}"
+
+
+def has_failed(answer: Answer) -> bool:
+    """True if that is the answer: the command might have been done, and was not."""
+    return not answer.done and answer.text.startswith((_DEFECT, _REFUSED))
 
 
 def shortened_name(name: str | None) -> str | None:

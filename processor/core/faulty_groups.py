@@ -9,12 +9,14 @@ Belongs here: which these groups are. Does not belong here: closing one (`partit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
 from uow.processor.core.group import Group
 from uow.schemas.error_classes import InternalError
+from uow.topics.output import Output
 
 GroupKey = tuple[bytes, int]
 """Id and generation."""
@@ -44,7 +46,8 @@ class GroupFault:
     Attributes:
         error: The failure.
         treatment: How the group is treated.
-        failures: How often the code failed while it was treated as before, this time included.
+        failures: How often the code failed while it was treated as before, this time included, each time soon enough after the last one.
+        failed_at: When it failed while it was treated as before, the last time (monotonic ms).
         went_on_at: When its partition wrote a plan for the first time since then (monotonic ms); None: it has not.
         tries: How many tries to close it have failed.
         try_again_at: When it is tried again, where it stands alone (monotonic ms).
@@ -53,6 +56,7 @@ class GroupFault:
     error: InternalError
     treatment: Treatment = Treatment.AS_BEFORE
     failures: int = 1
+    failed_at: int = 0
     went_on_at: int | None = None
     tries: int = 0
     try_again_at: int = 0
@@ -66,9 +70,10 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         makes_unit: True if that work is its unit.
         closing: Those that the plan closes as failed that is made, or was made last, until it is written.
         closed: Those that it closes at all.
+        written: The records in it by which those are closed as failed.
     """
 
-    __slots__ = ("at", "closed", "closing", "makes_unit")
+    __slots__ = ("at", "closed", "closing", "makes_unit", "written")
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,10 +81,11 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         self.makes_unit = False
         self.closing: list[GroupKey] = []
         self.closed: list[GroupKey] = []
+        self.written: Mapping[GroupKey, list[Output]] = {}
 
     def begin(self) -> Self:
         """The partition is to be restored, or its plan was written: nothing is worked on."""
-        self.at, self.makes_unit, self.closing, self.closed = None, False, [], []
+        self.at, self.makes_unit, self.closing, self.closed, self.written = None, False, [], [], {}
         return self
 
     def meet(self, group: Group) -> Group:

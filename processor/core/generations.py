@@ -22,6 +22,8 @@ _NO_ARRIVAL: Final = -NEVER
 _FEW: Final = 8
 _VERSIONS: Final = 4
 """Versions of rows of which is known who was offered them."""
+_PLACES: Final = 2
+"""Places that a group has in any case: it is known by which version of its row it is, and which groups are by that."""
 _AGE: Final = attrgetter("generation")
 
 
@@ -61,7 +63,7 @@ class Generations:
 
     __slots__ = (
         *("__weakref__", "_counted", "_freed", "_groups", "_holders", "_ids", "_known", "_newest", "_of_sources"),
-        *("_oldest", "_open", "_others", "_places", "_takers", "_to_follow"),
+        *("_of_versions", "_oldest", "_open", "_others", "_places", "_takers", "_to_follow", "_versions"),
     )
 
     def __init__(self, groups: Iterable[Group], known: Known) -> None:
@@ -70,6 +72,8 @@ class Generations:
         self._others: dict[bytes, dict[Group, None]] = {}
         self._ids: dict[Group, set[bytes]] = {}
         self._to_follow: dict[str, dict[Group, None]] = {}
+        self._versions: dict[Group, tuple[str, int]] = {}
+        self._of_versions: dict[tuple[str, int], dict[Group, None]] = {}
         several = sorted(groups, key=_AGE)
         self._number(several)
         for group in several:
@@ -86,7 +90,7 @@ class Generations:
         self._count()
 
     def _count(self) -> None:
-        places = len(self._groups) * (len(self._of_sources) + len(self._to_follow))
+        places = len(self._groups) * (_PLACES + len(self._of_sources) + len(self._to_follow))
         self._known.places += places - self._counted
         self._counted = places
 
@@ -136,6 +140,19 @@ class Generations:
             self._let_go(group, component_id)
         for component_id in now:
             self.took(group, component_id)
+        self._leave_version(group)
+        if group.ruled is not None:
+            version = self._versions[group] = group.ruled.policy.row_key, group.ruled.policy.version
+            self._of_versions.setdefault(version, {})[group] = None
+
+    def _leave_version(self, group: Group) -> None:
+        """A group is not, or no longer, by the version of its row that is noted."""
+        version = self._versions.pop(group, None)
+        if version is not None:
+            groups = self._of_versions[version]
+            del groups[group]
+            if not groups:
+                del self._of_versions[version]
 
     def closed(self, group: Group) -> bool:
         """A group has closed. True if it was the last one."""
@@ -147,6 +164,7 @@ class Generations:
             self._holders, self._freed = {**self._holders}, 0
         for to_follow in self._to_follow.values():
             to_follow.pop(group, None)
+        self._leave_version(group)
         self._groups[self._places.pop(group.generation)] = None
         self._open -= 1
         if not self._open or len(self._groups) > 2 * self._open + _FEW:
@@ -220,10 +238,10 @@ class Generations:
         return None
 
     def followers(self, row: GroupPolicy) -> Iterator[Group]:
-        """The groups to offer a version of a row (B-13): those that have changed since they were offered it, at first all; oldest first.
+        """The groups to offer a version of a row (B-13): those that have changed since they were offered it, at first all of an earlier version; oldest first.
 
         A change that comes of the offer itself is none: a group that cannot read the version would be offered it with every component. Only of the
-        versions that were asked about last this is known: components may name a few in turn.
+        versions that were asked about last this is known: components may name many in turn, which costs no look at groups that have a later one.
         """
         changed = self._to_follow.pop(row.rule, None)
         later = self._to_follow[row.rule] = dict[Group, None]()
@@ -231,9 +249,18 @@ class Generations:
             if len(self._to_follow) > _VERSIONS:
                 del self._to_follow[next(iter(self._to_follow))]
             self._count()
-        for group in self.open_groups() if changed is None else sorted(changed, key=_AGE):
+        for group in sorted(self._earlier(row) if changed is None else changed, key=_AGE):
             yield group
             later.pop(group, None)
+
+    def _earlier(self, row: GroupPolicy) -> list[Group]:
+        """The groups by an earlier version of a row."""
+        return [
+            group
+            for (row_key, version), groups in self._of_versions.items()
+            if row_key == row.row_key and version < row.version
+            for group in groups
+        ]
 
 
 class _Takers:

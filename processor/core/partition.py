@@ -98,6 +98,7 @@ from uow.topics.commands import (
     RecordPlace,
     Verb,
     failed_command,
+    failed_text,
     refused_as,
 )
 from uow.topics.grouping import GroupPolicy
@@ -281,8 +282,7 @@ class Partition(PartitionState):
     def refuse_command(self, record: Record, why: UowError) -> None:
         """Answers a command at which the code failed, or of which a broker refuses what it asks for, without a look at that: groups and clock stay as they are."""
         self.command_position = record.offset() + 1
-        defect, refused = "the code failed at it, which is a defect of uow", "a record that it leads to is refused"
-        text = f"{defect if isinstance(why, InternalError) else refused}, so nothing is changed: {why}"
+        text = failed_text(str(why), is_defect=isinstance(why, InternalError))
         headers, at = read_headers(record) or [], record.timestamp()[1]
         command = failed_command(headers, text)
         with suppress(Exception):  # it may be that which failed

@@ -377,7 +377,7 @@ class Driver(PollLoop):
         elif (
             task is not None
             and not is_known
-            and self._ports.faults.closes(tp, is_single=tried.is_single, refused=refused.output, offset=tried.record)
+            and self._ports.faults.closes(tp, is_single=tried.is_single, refused=refused.output)
         ):
             if not self._ports.faults.leave_alone(tp, self._clock.monotonic_ms(), refused.output):
                 owned.block(tp, Blocked(f"a group that cannot be restored cannot be closed either: {refused}"))

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey, Treatment
 from uow.processor.engine.ports import Blocked, Output, RawRecord, Tp
 from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of, named, with_reason
+from uow.processor.engine.target_topics import identity
 from uow.schemas.error_classes import InternalError
-from uow.topics.headers import ID, SOURCE
 
 log = logging.getLogger("uow.group_faults")
 
@@ -28,6 +28,8 @@ SAME_FAILURE_MS = 30_000
 """Once its partition has gone on for longer than this, a failure at a group is a new one: what failed had passed."""
 MOST_FAILURES = 3
 """This one closes the group however long the partition has gone on: that shows that other work was done, not that what fails was tried."""
+TOGETHER_MS = 3_600_000
+"""A failure that comes later than this after the last one is the first again. What fails for good is tried much sooner: a deadline is looked at each minute."""
 
 _PASSING = (MemoryError, OSError)
 """Failures of the machine, for which no group is closed."""
@@ -38,6 +40,7 @@ class GroupFaults:
 
     def __init__(self) -> None:
         self._groups: defaultdict[Tp, FaultyGroups] = defaultdict(FaultyGroups)
+        self._searched: set[Tp] = set()
 
     def of(self, tp: Tp) -> FaultyGroups:
         """Those of one partition."""
@@ -77,10 +80,11 @@ class GroupFaults:
         fault = groups.get(key)
         failures = 0 if fault is None else fault.failures
         if fault is not None and fault.treatment is Treatment.AS_BEFORE and fault.went_on_at is not None:
+            failures = 0 if now_ms - fault.failed_at > TOGETHER_MS else failures
             has_passed = now_ms - fault.went_on_at > SAME_FAILURE_MS and failures < MOST_FAILURES - 1
             fault = None if has_passed else fault
         if fault is None:  # it need not fail again
-            groups[key] = GroupFault(InternalError.of(error), failures=failures + 1)
+            groups[key] = GroupFault(InternalError.of(error), failures=failures + 1, failed_at=now_ms)
             log.warning(
                 "%s/%d: the code failed at %s, which is tried once more: %s", *tp, named(key), type(error).__name__
             )
@@ -112,31 +116,29 @@ class GroupFaults:
             wait_ms // 1000,
         )
 
-    def closes(self, tp: Tp, *, is_single: bool, refused: Output | None, offset: int = -1) -> bool:
-        """True if the plan that a broker refuses is that of such groups: one of their own, or with the unit of one and `is_single`, one record at most.
-
-        Whatever is refused of a plan of their own is theirs. Else, if it is known which record is refused, that has to be theirs: what fails may be another group's.
+    def closes(self, tp: Tp, *, is_single: bool, refused: Output | None) -> bool:
+        """True if what a broker refuses is of such groups: in a plan of their own, or with the unit of one and `is_single`, one record at most.
 
         Args:
             tp: The partition.
             is_single: True if the plan is of one record at most.
-            refused: The refused record; None: it is not known.
-            offset: That of the one record; -1: there is none.
+            refused: The refused record; None: it is not known, and may be theirs.
         """
         groups = self._groups[tp]
-        if not groups.closing:
-            return False
-        if all(map(groups.is_closed_at_once, groups.closing)):
-            return True
-        # a record of the reasons alone has no id, see `outputs`
-        if refused is not None and refused.key is None and ID not in dict(refused.headers):
-            return is_single and (SOURCE, f"{tp.topic}/{tp.partition}/{offset}".encode()) not in refused.headers
-        return is_single and bool(_closed_with(groups, refused))
+        is_own = all(map(groups.is_closed_at_once, groups.closing))
+        return (is_own or is_single) and bool(_closed_with(groups, refused))
 
     def leave_alone(self, tp: Tp, now_ms: int, refused: Output | None) -> bool:
-        """The groups of that plan stand alone, if they have their rules; only the one that the refused record is of, where it is known. False if none has."""
+        """The groups of that plan of which a record is refused stand alone, if they have their rules. False if none has.
+
+        Where the record is not known the plan is tried once more: for a while the sink finds out which one it is. If it does not, none of their records is taken.
+        """
         groups = self._groups[tp]
-        closing, groups.closing = _closed_with(groups, refused) or groups.closing, []
+        if refused is None and tp not in self._searched:
+            self._searched.add(tp)
+            return True
+        self._searched.discard(tp)
+        closing, groups.closing = _closed_with(groups, refused), []
         able = [key for key in closing if groups[key].treatment is not Treatment.CLOSED_WITHOUT_RULE]
         for key in able:
             self._leave_alone(tp, key, groups[key], now_ms)
@@ -155,17 +157,19 @@ class GroupFaults:
         for key in groups.closed:
             groups.pop(key, None)
         groups.begin()
+        self._searched.discard(tp)
         for fault in groups.values():
             fault.went_on_at = now_ms if fault.went_on_at is None else fault.went_on_at
 
     def forget(self, tp: Tp) -> None:
         """It was taken away."""
         self._groups.pop(tp, None)
+        self._searched.discard(tp)
 
 
 def _closed_with(groups: FaultyGroups, refused: Output | None) -> list[GroupKey]:
-    """Of the groups that a plan closes those whose id is in the refused record; all, if no record is known."""
+    """Of the groups that a plan closes those of which it has the refused record; all, if no record is known."""
     if refused is None:
         return groups.closing
-    said = {refused.key, *(value for _, value in refused.headers)}
-    return [key for key in groups.closing if key[0] in said]
+    what = identity(refused)
+    return [key for key in groups.closing if any(identity(each) == what for each in groups.written.get(key, ()))]

@@ -24,6 +24,7 @@ from uow.processor.core.changes import (
 )
 from uow.processor.core.columns import Record, read_headers
 from uow.processor.core.decide import DELIVERED
+from uow.processor.core.faulty_groups import GroupKey
 from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Outward
@@ -99,6 +100,7 @@ class WrittenOutputs:
         failed: By what the command is remembered by (`Command.known_as`): the error for which its unit failed.
         external: By index in `outputs`: the component whose value is to be read back for it (W-117).
         bare: By index in `outputs`: the source offset of what passes without headers.
+        of_faults: By id and generation: the outputs of a group that is closed because the code failed at it.
     """
 
     outputs: list[Output] = field(default_factory=list)
@@ -110,6 +112,7 @@ class WrittenOutputs:
     failed: dict[bytes, type[UowError]] = field(default_factory=dict)
     external: dict[int, ComponentRecord] = field(default_factory=dict)
     bare: dict[int, int] = field(default_factory=dict)
+    of_faults: dict[GroupKey, list[Output]] = field(default_factory=dict)
 
 
 def answer_record(answered: Answered, topics: DestinationTopics, partition: int, framing: bytes) -> Output:
@@ -180,9 +183,12 @@ class OutputWriter:
                 assert group is not None
                 self._write_unit(group, effect, written)
             case Undelivered(closed, _, command, decided_at):
+                before = len(written.outputs)
                 if group is not None:
                     self._give_up(group, effect, written)
                 self._outcome(group, closed, written, command, decided_at, effect.detail)
+                if effect.fault is not None:
+                    written.of_faults[closed.id, closed.generation] = written.outputs[before:]
             case TakenOut(body, lacking, why, outcome, reason):
                 missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {why}"
                 self._to_errors(decode_component(body), UowError, outcome, reason.value, text, missing, written)

@@ -24,7 +24,7 @@ from uow.processor.engine.ports import Output, Plan
 from uow.schemas.component import decode_component, encode_component
 from uow.schemas.records import ComponentRecord, Source
 from uow.topics.grouping import MAX_ATTEMPTS
-from uow.topics.headers import ERROR_CLASS, ID, KIND, KIND_UNIT, RULE, UNIT_ID
+from uow.topics.headers import ERROR_CLASS, ERROR_VALUE, ID, KIND, KIND_UNIT, RULE, UNIT_ID
 from uow.topics.manifests import KIND_NOTICE
 from uow.topics.output import CancelNotice
 
@@ -88,12 +88,13 @@ class TargetTopics:
             self._silent_until[output.topic] = self._monotonic_ms() + SILENCE_MS
             log.warning("%s refuses cancel notices: it gets none for %d s", output.topic, SILENCE_MS // 1000)
             return True
-        said, identity = dict(output.headers), _identity(output)
-        attempts = self.refusals[identity] = self.refusals.get(identity, 0) + 1
-        log.warning("a record of %r is refused by %s, attempt %d", said.get(ID), output.topic, attempts)
+        said, what = dict(output.headers), identity(output)
+        attempts = self.refusals[what] = self.refusals.get(what, 0) + 1
         if is_too_large:
-            self.refusals[identity] = attempts + MAX_ATTEMPTS
-            self._why_too_large[identity] = self._too_large(output)
+            self.refusals[what] = attempts + MAX_ATTEMPTS
+            self._why_too_large[what] = self._too_large(output)
+        why = self._why_too_large.get(what, "for what it is")
+        log.warning("a record of %r is refused by %s, attempt %d: %s", said.get(ID), output.topic, attempts, why)
         if len(self.refusals) > MOST_REFUSED:
             self.refusals.clear()
             self._why_too_large.clear()
@@ -103,7 +104,7 @@ class TargetTopics:
     def is_given_up(self, outputs: Collection[Output], attempts: int = 1) -> bool:
         """True if one of these, or of the unit that they are of, was refused so many times."""
         refusals = self.refusals
-        return bool(refusals) and any(refusals.get(_identity(output), 0) >= attempts for output in outputs)
+        return bool(refusals) and any(refusals.get(identity(output), 0) >= attempts for output in outputs)
 
     def _too_large(self, output: Output) -> str:
         headers = sum([len(name) + len(value or b"") for name, value in output.headers])
@@ -113,7 +114,7 @@ class TargetTopics:
 
     def why_too_large(self, outputs: Collection[Output]) -> str:
         """Size, topic and limit of the first of these that was refused for its size; empty if none was."""
-        return next(filter(None, [self._why_too_large.get(_identity(output), "") for output in outputs]), "")
+        return next(filter(None, [self._why_too_large.get(identity(output), "") for output in outputs]), "")
 
     def takes_notices(self, topic: str) -> bool:
         """False for a while after a cancel notice was refused there for what it is."""
@@ -143,12 +144,13 @@ def no_targets() -> TargetTopics:
     return TargetTopics(tuple, lambda topics: {}, lambda: 0.0)
 
 
-def _identity(output: Output) -> bytes:
+def identity(output: Output) -> bytes:
     """The same each time that a plan is made: the id of a unit (W-90), else the content. Of a component that is given up the value may come later (W-117)."""
     said = dict(output.headers)
     if said.get(KIND) == KIND_UNIT and (unit_id := said.get(UNIT_ID)) is not None:
         return unit_id
-    content = output._replace(value=None) if ERROR_CLASS in said else output
+    headers = [each for each in output.headers if each[0] != ERROR_VALUE]  # says that the value did not come
+    content = output._replace(value=None, headers=headers) if ERROR_CLASS in said else output
     return sha256(repr(content).encode()).digest()
 
 

@@ -528,7 +528,7 @@ class PartitionTask:
             unwritten = self._written(outward, written)
             if unwritten is not None:
                 closed = self._fail(outward, closed, written, unwritten)
-        partition.faulty.at, partition.faulty.makes_unit = None, False
+        partition.faulty.at, partition.faulty.makes_unit, partition.faulty.written = None, False, written.of_faults
         partition.counts.mixed += written.mixed
         if written.refused_late:
             partition.counts.passed -= written.refused_late

@@ -202,6 +202,7 @@ class UowWorker(faust.Worker):
         """Gives up what was open at the signal, also what only the components read meanwhile open; then stops as without. Ends with 1 if it cannot."""
         since, asked, unrestored = wall_ms(), set[HeldGroup](), list[Tp]()
         try:
+            await self._until_first_restored()
             while True:
                 unrestored = await self._until_restored(unrestored)
                 groups = [each for each in self._open_since(since) if each not in asked]
@@ -210,13 +211,23 @@ class UowWorker(faust.Worker):
                     await self.loop.run_in_executor(None, give_up, groups)
                 elif self._unrestored() == unrestored:  # no state went while it was looked at
                     break
-            if unrestored or self.uow_app.status.read_unrestored():
+            if unrestored or self._is_restored_first():
                 raise UowError(f"not every partition is restored {unrestored or ''}")
         except (UowError, ck.KafkaException) as error:
             self._is_left_open = True
             log.error("open groups were not given up: %s", error)
         log.info("%s: finishing the poll in hand", signal_name)
         first()
+
+    async def _until_first_restored(self) -> None:
+        """Waits for partitions of which nobody here knows yet what they hold: they have no task, or are not even assigned."""
+        until = self.loop.time() + RESTORE_S
+        while self._is_restored_first() and self.loop.time() <= until:  # noqa: ASYNC110 - another thread's work
+            await asyncio.sleep(0.05)
+
+    def _is_restored_first(self) -> bool:
+        """True while a partition is restored for the first time, or before the first assignment."""
+        return bool(not self.uow_app.restored.is_set() or self.uow_app.status.read_unrestored())
 
     async def _until_restored(self, late: Container[Tp]) -> list[Tp]:
         """Waits for partitions that are restored after a doubt, but not again for those that were late. Returns those without their state."""

@@ -40,7 +40,7 @@ def repair(place: Destination, verb: str, *arguments: str) -> Result:
 
 
 def open_groups(place: Destination) -> set[str]:
-    return {group["id"] for group in json.loads(run(place, "groups", place.name, "--json").output)}
+    return {group["id"] for group in json.loads(run(place, "groups", place.name, "--json").output)["groups"]}
 
 
 def totals(place: Destination) -> list[dict[str, int]]:

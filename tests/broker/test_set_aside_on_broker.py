@@ -124,6 +124,8 @@ def test_a_command_whose_unit_may_not_be_written_is_answered_and_the_partition_g
     wait_for(lambda: {record.key() for record in place.read(place.units)} == {b"u0"})
     assert "partition blocked" not in worker.child.output
     allow(place, AclOperation.WRITE, AclOperation.READ)
+    again = CliRunner().invoke(main, ["rebuild", place.name, "--dry-run", "-c", str(place.config)])
+    assert (again.exit_code, "1 units can be built; differences: none" in again.output) == (0, True), again.output
     granted = end(1)
     assert granted.exit_code == 0, granted.output
     wait_for(lambda: {record.key() for record in place.read(secret(place))} == {b"u1"})

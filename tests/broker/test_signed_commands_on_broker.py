@@ -71,7 +71,7 @@ class Signed:
         return [(one.done, one.text, one.by, said.get("uow-user-verified")) for one, said in read]
 
     def open_groups(self) -> set[str]:
-        return {group["id"] for group in json.loads(self.run("groups", self.place.name, "--json").output)}
+        return {group["id"] for group in json.loads(self.run("groups", self.place.name, "--json").output)["groups"]}
 
 
 def asked(verb: str, id: str, command_id: str) -> Headers:

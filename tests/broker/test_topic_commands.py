@@ -228,7 +228,7 @@ def worked(run: Run, broker: Any, destination: str) -> Run:
 
 def test_groups_gives_held_and_missing_ranges_when_no_worker_runs(worked: Run, destination: str) -> None:
     """W-201."""
-    (group,) = json.loads(worked("groups", destination, "--json").stdout)
+    (group,) = json.loads(worked("groups", destination, "--json").stdout)["groups"]
     assert (group["id"], group["held"], group["missing"]) == ("gap", "1-2,4,7", "3,5-6")
     assert (group["end"], group["end_known"], group["partition"]) == (7, True, partition_for(b"gap", 4))
     assert group["deadline"] == group["opened_at"] + 3_600_000

@@ -83,10 +83,11 @@ def told_of_waiting(place: Destination, topic: str) -> None:
         done = CliRunner().invoke(main, [*words, "-c", str(place.config)])
         return f"{done.exit_code} {done.output}"
 
-    assert f"units that wait for topic {topic}, which cannot be written to: 2" in said("groups", place.name)
-    assert f"topic {topic}, which cannot be written to: the unit of generation 3" in said(
-        "show", place.name, "low-stock/UK"
-    )
+    assert said("groups", place.name).count(topic) == 2
+    assert [each["topic"] for each in json.loads(said("groups", place.name, "--json")[2:])["waiting_units"]] == [
+        topic
+    ] * 2
+    assert f"topic {topic}: the unit of generation 3" in said("show", place.name, "low-stock/UK")
     assert sum(each["waiting"] for each in json.loads(said("groups", place.name, "--totals", "--json")[2:])) == 2
     doctor, audit = said("doctor"), said("groups", place.name, "--audit")
     assert doctor.startswith("1 ")

@@ -16,4 +16,5 @@ def test_a_unit_that_waits_is_told_though_its_closed_id_is_forgotten(capsys: pyt
     told = capsys.readouterr().out
     assert "orders.uk" in told
     assert "generation 3" in told
+    assert "cannot be written to" not in told, "it may be the unit that the topic refuses"
     assert not InspectedGroup(0).is_known

@@ -77,6 +77,7 @@ class Scan:
             state.put_aside(key)
 
 
+VERSIONS = (1, 1, 1, 2, 2, 3, 4, 5, 6)
 ANSWERS = ("holder", "taker", "oldest", "followers", "newest", "settle")
 SOURCES = (
     source("A"),
@@ -114,7 +115,7 @@ def draw_steps(rnd: Random, length: int) -> list[Any]:
                 r(
                     "UK",
                     id=key,
-                    version=rnd.choice([1, 1, 2]),
+                    version=rnd.choice(VERSIONS),
                     source_name=name,
                     at=now,
                     arrived=now - rnd.choice([0, 0, 0.005, 0.03, 0.2]),
@@ -162,7 +163,7 @@ def by_scan(play: Callable[[], Any]) -> Any:
 @given(st.integers(0, 2**32), st.integers(1, 120), st.sampled_from([1, 7, 1000]))
 def test_the_answers_are_those_of_a_look_at_every_group_b99(seed: int, length: int, poll: int) -> None:
     rnd = Random(seed)
-    rows, steps = [draw_row(rnd, 1), draw_row(rnd, 2)], draw_steps(rnd, length)
+    rows, steps = [draw_row(rnd, version) for version in {*VERSIONS}], draw_steps(rnd, length)
     expected = by_scan(lambda: lived(rows, steps, poll))
     assert lived(rows, steps, poll) == expected
 
@@ -215,6 +216,16 @@ def of_a_live_row(count: int) -> Callable[[], object]:
     return played(rows, steps)
 
 
+def of_many_versions_in_turn(count: int) -> Callable[[], object]:
+    """More than are remembered; each group has the latest version, and takes no earlier one."""
+    rule = MANY | {"on_rule_change": OnRuleChange.LIVE}
+    several = range(1, 10)
+    rows = [
+        row("UK", version, sources=(source("A"), source("B")), rule=rule | {"version": version}) for version in several
+    ]
+    return played(rows, [component(number, version=several[-1 - number % len(several)]) for number in range(count)])
+
+
 def of_a_live_row_that_cannot_be_read(count: int) -> Callable[[], object]:
     """The later version lacks the source of what is held: the groups keep theirs, and are offered it once."""
     rule = MANY | {"on_rule_change": OnRuleChange.LIVE}
@@ -243,7 +254,8 @@ def numbered_copies(count: int) -> Callable[[], object]:
     "work",
     [
         *(satisfied_by_count, satisfied_by_time, sent_twice, waiting(Cardinality.ONE), waiting(Cardinality.MANY)),
-        *(of_a_live_row, of_a_live_row_that_cannot_be_read, plain_beside_waiting, numbered_copies),
+        *(of_a_live_row, of_many_versions_in_turn, of_a_live_row_that_cannot_be_read),
+        *(plain_beside_waiting, numbered_copies),
     ],
 )
 def test_a_component_costs_no_more_where_its_key_has_many_groups_b06(
@@ -315,7 +327,7 @@ def test_what_is_known_of_a_key_is_what_is_open(verb: str | None) -> None:
 @given(st.integers(0, 2**32), st.integers(1, 120))
 def test_what_is_known_is_counted_through_any_story(seed: int, length: int) -> None:
     rnd = Random(seed)
-    rows, steps = [draw_row(rnd, 1), draw_row(rnd, 2)], draw_steps(rnd, length)
+    rows, steps = [draw_row(rnd, version) for version in {*VERSIONS}], draw_steps(rnd, length)
     state = story(*steps, rules=Table(*rows)).task.partition
     keys = Counter(each.id for each in state.groups.values())
     held = Counter[bytes]()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.script import c, ms, story, told
+from tests.core.script import Story, c, ms, story, told
 from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.core.group import Group
 from uow.processor.engine.group_faults import SAME_FAILURE_MS
@@ -17,6 +17,8 @@ from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import InternalError
 from uow.topics.headers import ID
 from uow.topics.policies import ExpirationPolicy
+
+HOUR_MS = 3_600_000
 
 
 def fail(task: PartitionTask, group: Group, now_ms: int = 0) -> Blocked | None:
@@ -72,6 +74,19 @@ def test_what_fails_a_third_time_closes_its_group_however_seldom_it_is_tried() -
         assert fail(task, group, time * 2 * SAME_FAILURE_MS) is None
         assert noted[b"a", 1].treatment is treatment
         faults.written(task.tp, time * 2 * SAME_FAILURE_MS)
+
+
+def test_failures_that_are_far_apart_are_not_counted_together() -> None:
+    """Each had passed when the group was tried again: in weeks of a group's life there may be many."""
+    group, task, now = Group(b"a", 1, 0), story().task, 0
+    faults, noted = task.context.faults, task.context.faults.of(task.tp)
+    for wait in [HOUR_MS + 1] * 4 + [HOUR_MS]:
+        now += wait
+        assert fail(task, group, now) is None
+        assert noted[b"a", 1].treatment is Treatment.AS_BEFORE
+        faults.written(task.tp, now)
+    assert fail(task, group, now + HOUR_MS) is None
+    assert noted[b"a", 1].treatment is Treatment.CLOSED
 
 
 @pytest.mark.parametrize("is_open_again", [False, True])
@@ -133,18 +148,58 @@ def test_a_group_is_not_left_alone_where_the_record_of_another_one_is_refused() 
     assert faults.closes(task.tp, is_single=True, refused=None), "nobody knows whose it is"
 
 
-def test_of_several_groups_that_are_closed_only_the_one_whose_record_is_refused_is_left_alone() -> None:
-    """The close of the others is taken: they would wait for it at each try, and be refused with it."""
-    task = story(c(1, id="a")).task
+@pytest.mark.parametrize("place", ["D.errors", "D.outcomes"])
+@pytest.mark.parametrize("has_reasons_alone", [False, True])
+def test_of_several_groups_that_are_closed_only_the_one_whose_record_is_refused_is_left_alone(
+    place: str, has_reasons_alone: bool
+) -> None:
+    """The close of the others is taken: they would wait for it at each try, and be refused with it. What else the plan has is of none of them."""
+    task = story(c(1, id="a"), c(1, id="b")).task
     faults, tp = task.context.faults, task.tp
     for name in (b"a", b"b"):
         faults.of(tp)[name, 1] = GroupFault(InternalError("why"), Treatment.CLOSED)
-    faults.of(tp).closing = [(b"a", 1), (b"b", 1)]
-    assert faults.leave_alone(tp, 0, Output("D.errors", 0, b"a", b"v", [("uow-id", b"a")]))
+    if has_reasons_alone:
+        plan = task.tick(ms(1))
+        assert plan is not None
+        for each in plan.outputs:
+            assert task.context.targets.refuse(each)
+        task = again(task)
+    plan = task.tick(ms(1))
+    assert plan is not None
+    assert faults.of(tp).closing == [(b"a", 1), (b"b", 1)]
+    refused = next(each for each in plan.outputs if each.topic == place and is_of_first(each))
+    assert (refused.key is None) is (has_reasons_alone and place == "D.errors")
+    assert faults.closes(tp, is_single=False, refused=refused)
+    other = Output("A-D-path-map", 0, b"a", None, [])
+    assert not faults.closes(tp, is_single=True, refused=other)
+    assert faults.leave_alone(tp, 0, refused)
     assert {key: fault.treatment for key, fault in faults.of(tp).items()} == {
         (b"a", 1): Treatment.ALONE,
         (b"b", 1): Treatment.CLOSED,
     }
+
+
+def is_of_first(output: Output) -> bool:
+    """True of a record about group `a`, whose component came first."""
+    return (ID, b"a") in output.headers or ("uow-source", b"D.components/0/0") in output.headers
+
+
+def again(task: PartitionTask) -> PartitionTask:
+    """Another task in its place, which holds the same."""
+    played = Story(PartitionTask(task.tp, task.context))
+    played.send(c(1, id="a"), c(1, id="b"))
+    return played.task
+
+
+def test_where_nobody_knows_which_record_is_refused_it_is_looked_for_once() -> None:
+    """The next try writes one record after the other. Where it does not tell either, no record of the groups is taken."""
+    task = story(c(1, id="a")).task
+    faults, tp = task.context.faults, task.tp
+    for treatment in (Treatment.CLOSED, Treatment.ALONE):
+        faults.of(tp)[b"a", 1] = GroupFault(InternalError("why"), Treatment.CLOSED)
+        faults.of(tp).closing = [(b"a", 1)]
+        assert faults.leave_alone(tp, 0, None)
+        assert faults.of(tp)[b"a", 1].treatment is treatment
 
 
 def test_reasons_alone_that_are_refused_are_of_no_group_at_fault_where_none_is_closed() -> None:

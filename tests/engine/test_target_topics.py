@@ -77,7 +77,7 @@ def test_people_are_told_of_units_that_wait_for_their_topic_b57_b201() -> None:
     assert (about.open, about.waiting) == (None, tuple(waiting))
     assert inspect_group(logs, context, "low-stock/France").waiting == ()
     found = [(each.kind, each.id, each.generation, each.detail) for each in group_findings(logs, context, ms(5))]
-    text = "topic orders.uk cannot be written to"
+    text = "waits for topic orders.uk"
     assert found == [(Kind.WAITING_UNIT, "low-stock/UK", number, text) for number in (1, 2)]
     cluster.topics.add("orders.uk")
     cluster.targets.look(at_once=True)
@@ -220,6 +220,16 @@ def test_too_many_refusals_to_count_begin_anew_with_smaller_batches() -> None:
     assert targets.is_given_up([first])
     assert not targets.refuse(last)
     assert not targets.is_given_up([first, last])
+
+
+@pytest.mark.parametrize("value", [None, b"read back"])
+def test_a_given_up_component_is_known_again_whether_its_value_was_read_back_or_not_w117(value: bytes | None) -> None:
+    """Else it is written again and again, and its partition blocks."""
+    targets = Cluster().targets
+    planned = Output("D.errors", 0, b"k", None, [("uow-error-class", b"UowError"), ("uow-source", b"D.components/0/7")])
+    gone = [("uow-error-value", b"3 bytes are gone from D.components/0/7")] if value is None else []
+    assert targets.refuse(planned._replace(value=value, headers=[*planned.headers, *gone]))
+    assert targets.is_given_up([planned])
 
 
 def test_a_unit_that_waited_and_is_refused_stays_and_others_pass_it_b57_b89() -> None:

@@ -919,3 +919,71 @@ async def test_a_group_whose_reasons_alone_are_refused_stands_alone_and_the_othe
             await until(lambda: {*ids(kafka)} >= {*good})
             await until(lambda: app.status.tasks[P0].groups_alone == 1)
             assert not app.status.blocked
+
+
+class RefusingBySource(MemorySink):
+    """A broker that takes no record for `D.errors` with these sources, or none at all. As of a real one it is known which record it was once records are written one by one, which they are for a while after a refusal."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        super().__init__(kafka, settings().transactional_id)
+        self.sources: set[bytes] | None = None
+        self.search_until = -1
+
+    def write(self, plans: Sequence[Plan], token: Any) -> None:
+        now = self.kafka.clock.now
+        for plan in plans:
+            for each in plan.outputs:
+                source = dict(each.headers).get("uow-source") or b""
+                if each.topic == "D.errors" and (self.sources is None or source in self.sources):
+                    is_searching, self.search_until = now < self.search_until, now + 30_000
+                    raise Refused("INVALID_RECORD", plan.tp if is_searching else None, each if is_searching else None)
+        super().write(plans, token)
+
+
+def given_up(kafka: MemoryKafka) -> list[bytes | None]:
+    """Where the components come from that are in `D.errors`, also if only the reasons are."""
+    return [dict(record.headers() or [])["uow-source"] for record in kafka.topic("D.errors")]
+
+
+@in_a_loop
+async def test_of_groups_that_are_closed_together_only_the_one_whose_record_errors_refuses_stands_alone() -> None:
+    """A record of the reasons alone has neither key nor id: all groups of its plan were taken for its own, at each try."""
+    kafka, configured = MemoryKafka(), settings(policy=EXPIRING, **SET_ASIDE)
+    bad, worse = (belongs_to(kafka, 0, name) for name in ("bad", "worse"))
+    for each in (worse, bad):
+        send_to(kafka, 0, each, 1)
+    async with running(kafka, configured) as app:
+        await until(lambda: app.status.tasks[P0].counts.open == 2)
+    number = 0
+
+    async def go_on(app: Any, ms: int) -> None:
+        nonlocal number
+        for wait in (ms, 500, 500):
+            kafka.clock.now += wait
+            number += 1
+            good = belongs_to(kafka, 0, f"good{number}-")
+            send_to(kafka, 0, good, 1, end=True)
+            await until(lambda good=good: good in ids(kafka))
+        assert not app.status.blocked
+
+    with pytest.MonkeyPatch.context() as patch:
+        real = partition.decide_due
+
+        def failing(now: Any, *rest: Any) -> Any:
+            if now.group.id.decode() in (bad, worse):
+                raise ArithmeticError("a defect at two groups")
+            return real(now, *rest)
+
+        patch.setattr(partition, "decide_due", failing)
+        sink = RefusingBySource(kafka)
+        async with running(kafka, configured, sink=sink) as app:
+            await go_on(app, 101)
+            await until(lambda: app.status.tasks[P0].groups_alone == 2)
+            sink.sources = {b"D.components/0/0"}
+            await go_on(app, 310_000)
+            await until(lambda: given_up(kafka) == [b"D.components/0/1"])
+            await until(lambda: app.status.tasks[P0].groups_alone == 1)
+            sink.sources = set()
+            await go_on(app, 310_000)
+            await until(lambda: given_up(kafka) == [b"D.components/0/1", b"D.components/0/0"])
+            assert app.status.tasks[P0].groups_alone == 0

@@ -34,13 +34,16 @@ class Stopping:
     def __init__(self, tasks: dict[Tp, Any], on_give_up: Callable[[], None] = lambda: None) -> None:
         self.loop = asyncio.get_running_loop()
         self.status = SimpleNamespace(tasks=tasks, blocked={}, read_unrestored=int)
-        self.uow_app = SimpleNamespace(status=self.status)
+        self.uow_app = SimpleNamespace(status=self.status, restored=asyncio.Event())
+        self.uow_app.restored.set()
         self.given_up: list[bytes] = []
         self.is_stopped = self._is_left_open = False
         self._on_give_up = on_give_up
         self._open_since = partial(worker.UowWorker._open_since, self)  # type: ignore[arg-type]
         self._until_restored = partial(worker.UowWorker._until_restored, self)  # type: ignore[arg-type]
         self._unrestored = partial(worker.UowWorker._unrestored, self)  # type: ignore[arg-type]
+        self._until_first_restored = partial(worker.UowWorker._until_first_restored, self)  # type: ignore[arg-type]
+        self._is_restored_first = partial(worker.UowWorker._is_restored_first, self)  # type: ignore[arg-type]
 
     def _give_up(self, groups: Sequence[Any]) -> None:
         async def then() -> None:
@@ -114,12 +117,37 @@ def test_one_that_is_blocked_without_its_state_is_not_waited_for_and_is_left_ope
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("how", ["blocked", "restored still"])
-def test_one_that_never_had_its_state_here_is_left_open(how: str) -> None:
+@pytest.mark.parametrize("is_assigned", [True, False])
+def test_the_first_restore_is_waited_for_as_well(is_assigned: bool) -> None:
+    """Nothing was known of such a partition: its groups stayed open, and where it was not even assigned the worker said that all was done."""
+
+    async def run() -> None:
+        this = Stopping({})
+        if is_assigned:
+            this.status.read_unrestored = lambda: 1 - len(this.status.tasks)
+        else:
+            this.uow_app.restored.clear()
+        flushing = asyncio.create_task(this.flush())
+        await asyncio.sleep(0.1)
+        assert not flushing.done()
+        this.status.tasks[P0] = task(b"a")
+        this.uow_app.restored.set()
+        assert await flushing
+        assert this.given_up == [b"a"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["blocked", "restored still", "not assigned"])
+def test_one_that_never_had_its_state_here_is_left_open(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "RESTORE_S", 0.1)
+
     async def run() -> None:
         this = Stopping({P1: task(b"b")})
         if how == "blocked":
             this.status.blocked[P0] = "the disk"
+        elif how == "not assigned":
+            this.uow_app.restored.clear()
         else:
             this.status.read_unrestored = lambda: 1
         assert not await this.flush()

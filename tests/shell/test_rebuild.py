@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader
-from tests.shell.whole_worker import UNITS, in_a_loop, running, send, settings, until
+import pytest
+
+from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader, MemorySink
+from tests.shell.whole_worker import UNITS, answers, in_a_loop, running, send, settings, until
 from uow.ops.rebuild import (
     RebuildChange,
     delivered,
     differences,
     rebuilt,
 )
+from uow.processor.core import partition as decisions
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.ports import Tp
+from uow.processor.engine.ports import Plan, Refused, Tp
 from uow.processor.shell.app import task_contexts
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.policies import DestinationPolicy, Shape, ViolationPolicy
@@ -93,3 +98,51 @@ async def test_units_that_somebody_took_away_are_built_again_w209() -> None:
         units = Tp("D.units", partition)
         kafka.cut(units, kafka.bounds(units)[1])
     assert differing(kafka, UNITS) == [(name, RebuildChange.ONLY_REBUILT) for name in ("early", "gap", "twice")]
+
+
+class Closed(MemorySink):
+    """A broker that takes no unit of one group."""
+
+    def write(self, plans: Sequence[Plan], token: Any) -> None:
+        for plan in plans:
+            if any((each.topic, each.key) == ("D.units", b"gap") for each in plan.outputs):
+                raise Refused("TOPIC_AUTHORIZATION_FAILED", plan.tp)
+        super().write(plans, token)
+
+
+def failing(*_: Any) -> Any:
+    raise ArithmeticError("a defect at the command")
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_command_that_failed_does_nothing_when_units_are_built_again_w209(is_refused: bool) -> None:
+    """A broker refused what it asked for, or the code failed at it: its sender was told that nothing is changed."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka, configured = MemoryKafka(), settings(set_aside_per_minute=10)
+        sink = Closed(kafka, configured.transactional_id) if is_refused else None
+        with pytest.MonkeyPatch.context() as patch:
+            if not is_refused:
+                patch.setattr(decisions, "decide_command", failing)
+            async with running(kafka, configured, sink=sink):
+                send(kafka, "gap", (1, False), (4, True))
+                release(kafka, b"first")
+                await until(lambda: [each.done for each in answers(kafka)] == [False])
+                kafka.clock.now += 1000
+                send(kafka, "gap", (2, False))
+                send(kafka, "other", (1, True))
+                await until(lambda: len(kafka.topic("D.units")) == 1)
+        assert differing(kafka, UNITS) == []
+        async with running(kafka, configured):
+            release(kafka, b"again")
+            await until(lambda: len(kafka.topic("D.units")) == 2)
+        assert differing(kafka, UNITS) == []
+
+    test()
+
+
+def release(kafka: MemoryKafka, command_id: bytes) -> None:
+    """Commands the group to leave as it is, a second later."""
+    kafka.clock.now += 1000
+    kafka.append("D.commands", b"gap", None, command_headers(Command(command_id, Verb.RELEASE, b"gap", "as it is")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import click
@@ -20,9 +19,22 @@ from uow.terminal.printing import (
     moment_text,
     print_json,
     print_table,
-    say,
     span_text,
     wall_clock_ms,
+)
+
+COLUMNS = (
+    "id",
+    "partition",
+    "generation",
+    "held",
+    "missing",
+    "end",
+    "age",
+    "deadline in",
+    "bytes",
+    "rule",
+    "waits for",
 )
 
 
@@ -59,7 +71,7 @@ def command(
     Everything is read from Kafka, so it works when no worker runs. `!` marks a group that has used up most of its time.
 
     With --audit: components without a group, groups without components, overdue groups, groups of rows that are not in the rules, units that
-    wait for a topic which cannot be written to, records of routers' inputs that are neither a component nor refused.
+    wait for their topic, records of routers' inputs that are neither a component nor refused.
     """
     if (is_repeated and not is_audit) or (metrics_port is not None and not is_repeated):
         raise click.UsageError("--repeat goes with --audit, --metrics-port with --repeat")
@@ -83,14 +95,16 @@ def command(
         now = wall_clock_ms()
         groups, waiting = unfinished(reader, context, now)
     if as_json:
-        print_json([group.row(now) for group in groups])
+        print_json({"groups": [group.row(now) for group in groups], "waiting_units": [each.row() for each in waiting]})
         return
-    columns = ("id", "partition", "held", "missing", "end", "age", "deadline in", "bytes", "rule", "waits for")
-    print_table(columns, [_cells(group, now) for group in groups])
+    print_table(COLUMNS, [_cells(group, now) for group in groups])
     if not groups:
         click.echo("no open groups", err=True)
-    for topic, units in sorted(Counter(each.topic for each in waiting).items()):
-        say(f"uow: units that wait for topic {topic}, which cannot be written to: {units}")
+    if waiting:
+        click.echo()
+        rows = [each.row() for each in waiting]
+        print_table(("finished unit that waits", *[*rows[0]][1:]), [tuple(row.values()) for row in rows])
+        click.echo("the worker's log says why they wait", err=True)
 
 
 def _print_report(report: Report, as_json: bool) -> None:
@@ -138,6 +152,7 @@ def _cells(group: OpenGroup, now_ms: int) -> tuple[object, ...]:
     return (
         group.id,
         group.partition,
+        group.generation,
         held,
         missing,
         end,

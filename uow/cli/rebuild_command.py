@@ -29,6 +29,7 @@ from uow.ops.rebuild import (
 )
 from uow.ops.recorded_rights import require_rights_of_workers
 from uow.processor.kafka.clients import Clients
+from uow.schemas.registry import connect as connect_registry
 from uow.schemas.registry import framer_for
 from uow.terminal.printing import (
     moment_text,
@@ -109,7 +110,8 @@ def command(
     again = replace(context, policy=changed.policy(destination), unit_header=header)
     with log_reader(settings, PATIENCE_S) as reader:
         require_rights_of_workers(reader, again.topics, range(again.partitions), again.policy)
-        units = rebuilt(reader, again, until)
+        registry = connect_registry(settings.registry_url) if settings.registry_url else None
+        units = rebuilt(reader, again, until, registry)
         if into is None:
             _report(ctx, [*differences(units, delivered(reader, context), first_ms, until)], len(units), as_json)
             return

@@ -136,7 +136,7 @@ def _json(found: InspectedGroup, now_ms: int) -> dict[str, Any]:
     if found.open is not None:
         opened = found.open.row(now_ms) | {"components": [arrival(each) for each in found.components]}
     closed = None if found.closed is None else _closed_row(found.closed)
-    waiting = [{"generation": each.generation, "topic": each.topic} for each in found.waiting]
+    waiting = [each.row() for each in found.waiting]
     return {"open": opened, "closed": closed, "other_generations": list(found.others), "waiting_units": waiting}
 
 
@@ -230,8 +230,8 @@ def _print_closed(group: ClosedGroupView, waiting: Sequence[WaitingUnit]) -> Non
 
 
 def _waiting_facts(waiting: Sequence[WaitingUnit]) -> list[tuple[str, object]]:
-    text = "topic {}, which cannot be written to: the unit of generation {}"
-    return [("waits for", text.format(each.topic, each.generation)) for each in waiting]
+    text = "topic {}: the unit of generation {}, {}; the worker's log says why"
+    return [("waits for", text.format(each.topic, each.generation, each.outcome)) for each in waiting]
 
 
 def _print_facts(facts: list[tuple[str, object]]) -> None:

@@ -62,6 +62,7 @@ TOLD_GUIDE = "once the cause is removed, `uow resubmit` sends them again"
 BY_COMMAND: Final = ((ERROR_CLASS, UowError.__name__.encode()), (ERROR_CASE, b"command"))
 """Headers of a record that a command set aside, where the code did not fail at it."""
 BLOCKED_GUIDE = 'see "A partition is blocked" in the operations guide'
+WAITING_GUIDE: Final = "the worker's log says why: the topic cannot be written to, and they go out once it can be; or it refuses them for what they are (too large, for example), and they are tried again when a worker starts"
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -415,8 +416,8 @@ def _partitions(reader: StableReader, name: str, context: TaskContext) -> Iterat
     if sound:
         yield ok(f"{name}: {context.partitions} partitions can be restored, {opened} groups are open")
     for topic, count in sorted(units.items()):
-        what = f"{name}: {count} finished units wait for topic {topic}, which cannot be written to"
-        yield Finding(CheckResult.WRONG, what, "the worker's log says why; they go out once it can be")
+        what = f"{name}: {count} finished units wait for topic {topic}"
+        yield Finding(CheckResult.WRONG, what, WAITING_GUIDE)
     if unread:
         yield Finding(
             CheckResult.LOOK,

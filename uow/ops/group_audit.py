@@ -229,7 +229,7 @@ def _in_state(reader: LogReader, context: TaskContext, now_ms: int) -> list[Find
     for task in restored_tasks(reader, context, range(context.partitions)):
         where = f"{task.tp.topic}/{task.tp.partition}"
         for unit in waiting_units(task):
-            detail = f"topic {unit.topic} cannot be written to"
+            detail = f"waits for topic {unit.topic}"
             found.append(Finding(Kind.WAITING_UNIT, where, unit.id, unit.generation, detail=detail))
         for group in open_in(task):
             due = group.closes_at(context.policy)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
 
 import confluent_kafka as ck
 
@@ -54,7 +54,7 @@ class StableReader(LogReader, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WaitingUnit:
-    """A unit that is made and waits: its topic cannot be written to (B-57).
+    """A unit that is made and waits for its topic (B-57): that could not be written to, or refuses the unit for what it is. Which of both the worker's log says, and no other.
 
     Attributes:
         id: Of its group, which is closed.
@@ -69,6 +69,10 @@ class WaitingUnit:
     outcome: str
     topic: str
     partition: int
+
+    def row(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Units built again from `D.components`, for a past interval, with the same or other settings (W-209). Reads only.
 
 Theory of operation. All input that still exists is played again, in memory, through the worker's own task: components and commands in
-the order of their append times, up to the offsets that the workers have committed. Partitions are independent of each other. A unit belongs to
+the order of their append times, up to the offsets that the workers have committed. A command that failed there, as its answer says, does nothing here either: its
+sender was told so. Partitions are independent of each other. A unit belongs to
 the interval if its group closed in it, a moment that follows from the log. With the settings of the workers the same units come out, byte for
 byte and with the same `uow-unit-id`. So a unit differs from `D.units` only because of other settings, or because old input was deleted.
 
@@ -10,9 +11,10 @@ Belongs here: playing and comparing. Does not belong here: rules (`uow.processor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import merge
 
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import (
@@ -24,7 +26,12 @@ from uow.processor.engine.ports import (
 )
 from uow.processor.engine.rows import read_ledger
 from uow.processor.engine.task import PartitionTask
+from uow.schemas import codec
+from uow.schemas.error_classes import DecodeError, UowError
+from uow.schemas.records import Answer
+from uow.schemas.registry import Registry
 from uow.topics import headers as names
+from uow.topics.commands import KIND_ANSWER, RecordPlace, has_failed
 from uow.topics.routes import unit_topics
 
 Content = tuple[str, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -66,11 +73,21 @@ class RebuildDifference:
     unit: RebuiltUnit
 
 
-def rebuilt(reader: LogReader, context: TaskContext, until_ms: int) -> dict[bytes, RebuiltUnit]:
-    """Every unit that results from the input up to this moment, by `uow-unit-id`."""
+def rebuilt(
+    reader: LogReader, context: TaskContext, until_ms: int, registry: Registry | None = None
+) -> dict[bytes, RebuiltUnit]:
+    """Every unit that results from the input up to this moment, by `uow-unit-id`.
+
+    Args:
+        reader: Where to read from.
+        context: Of the destination, with the settings to build by.
+        until_ms: The moment.
+        registry: Where answers to commands are framed by its ids.
+    """
     units: dict[bytes, RebuiltUnit] = {}
     for number in range(context.partitions):
-        for plan in _plans(reader, context, number, until_ms):
+        failed = _failed_commands(reader, context, number, registry)
+        for plan in _plans(reader, context, number, until_ms, failed):
             closed = {(each.id, each.generation): each.at for each in read_ledger(plan.ledger or b"")[1]}
             for output in plan.outputs:
                 if context.policy.forms_units and names.is_unit(output.headers):
@@ -79,7 +96,29 @@ def rebuilt(reader: LogReader, context: TaskContext, until_ms: int) -> dict[byte
     return units
 
 
-def _plans(reader: LogReader, context: TaskContext, number: int, until_ms: int) -> Iterator[Plan]:
+def _failed_commands(
+    reader: LogReader, context: TaskContext, number: int, registry: Registry | None
+) -> dict[int, UowError]:
+    """Offsets of the commands of one partition that failed, each with its answer, which is in the same partition of `D.outcomes`."""
+    outcomes = Tp(context.topics.outcomes, number)
+    failed = {}
+    for _, records in reader.read(reader.bounds([outcomes])):
+        for said, record in [(dict(each.headers() or []), each) for each in records]:
+            place = RecordPlace.parse((said.get(names.SOURCE) or b"").decode(errors="replace"))
+            if said.get(names.KIND) != KIND_ANSWER or place is None or place.topic != context.topics.commands:
+                continue
+            try:
+                answer = codec.decode_as(Answer, record.value() or b"", registry=registry)
+            except DecodeError:
+                continue
+            if has_failed(answer):
+                failed[place.offset] = UowError(answer.text)
+    return failed
+
+
+def _plans(
+    reader: LogReader, context: TaskContext, number: int, until_ms: int, failed: Mapping[int, UowError]
+) -> Iterator[Plan]:
     """The plans that a worker would have made for one partition, from the start of its log to the committed offset."""
     tp, orders = Tp(context.topics.components, number), Tp(context.topics.commands, number)
     bounds, committed = reader.bounds([tp, orders]), reader.committed([tp, orders])
@@ -94,12 +133,33 @@ def _plans(reader: LogReader, context: TaskContext, number: int, until_ms: int) 
         last = records[-1].timestamp()[1]
         due = [each for each in commands if each.timestamp()[1] < last]
         commands = commands[len(due) :]
-        yield task.process(records, due)
+        yield from _played(task, records, due, failed)
     if commands:
-        yield task.process([], commands)
+        yield from _played(task, [], commands, failed)
     plan = task.tick(until_ms)
     if plan is not None:
         yield plan
+
+
+def _played(
+    task: PartitionTask, records: Sequence[RawRecord], commands: Sequence[RawRecord], failed: Mapping[int, UowError]
+) -> Iterator[Plan]:
+    """The plans of these: one, unless a command among them failed, which has its own."""
+    if not any(each.offset() in failed for each in commands):
+        yield task.process(records, commands)
+        return
+    for each in _in_turn(records, commands):
+        if each.topic() == task.tp.topic:
+            yield task.process([each])
+        elif (why := failed.get(each.offset())) is None:
+            yield task.process([], [each])
+        else:
+            yield task.refuse_command(each, why)
+
+
+def _in_turn(records: Iterable[RawRecord], commands: Iterable[RawRecord]) -> Iterator[RawRecord]:
+    """In the order of their append times; a record goes before a command of the same moment."""
+    return merge(records, commands, key=lambda each: each.timestamp()[1])
 
 
 def _add(units: dict[bytes, RebuiltUnit], output: Output, at: int) -> None:
