@@ -11,7 +11,7 @@ Belongs here: these decisions, for the life of a process. Does not belong here: 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey, Treatment
@@ -28,6 +28,8 @@ SAME_FAILURE_MS = 30_000
 """Once its partition has gone on for longer than this, a failure at a group is a new one: what failed had passed."""
 MOST_FAILURES = 3
 """This one closes the group however long the partition has gone on: that shows that other work was done, not that what fails was tried."""
+MOST_NAMED = 4
+"""After so many groups of one plan a broker has refused one after the other, the rest is left alone with the last: each costs two more restores."""
 TOGETHER_MS = 3_600_000
 """A failure that comes later than this after the last one is the first again. What fails for good is tried much sooner: a deadline is looked at each minute."""
 
@@ -41,6 +43,8 @@ class GroupFaults:
     def __init__(self) -> None:
         self._groups: defaultdict[Tp, FaultyGroups] = defaultdict(FaultyGroups)
         self._searched: set[Tp] = set()
+        self._named: Counter[Tp] = Counter()
+        """Groups whose records were refused since a plan was written, by partition."""
 
     def of(self, tp: Tp) -> FaultyGroups:
         """Those of one partition."""
@@ -79,10 +83,11 @@ class GroupFaults:
         key = group.id, group.generation
         fault = groups.get(key)
         failures = 0 if fault is None else fault.failures
-        if fault is not None and fault.treatment is Treatment.AS_BEFORE and fault.went_on_at is not None:
-            failures = 0 if now_ms - fault.failed_at > TOGETHER_MS else failures
-            has_passed = now_ms - fault.went_on_at > SAME_FAILURE_MS and failures < MOST_FAILURES - 1
-            fault = None if has_passed else fault
+        if fault is not None and fault.treatment is Treatment.AS_BEFORE:
+            is_late = now_ms - fault.failed_at > TOGETHER_MS
+            failures = 0 if is_late else failures
+            has_gone_on = fault.went_on_at is not None and now_ms - fault.went_on_at > SAME_FAILURE_MS
+            fault = None if is_late or (has_gone_on and failures < MOST_FAILURES - 1) else fault
         if fault is None:  # it need not fail again
             groups[key] = GroupFault(InternalError.of(error), failures=failures + 1, failed_at=now_ms)
             log.warning(
@@ -132,6 +137,7 @@ class GroupFaults:
         """The groups of that plan of which a record is refused stand alone, if they have their rules. False if none has.
 
         Where the record is not known the plan is tried once more: for a while the sink finds out which one it is. If it does not, none of their records is taken.
+        Where several are refused in a row the others do not wait for their turn, but are tried again before those: they may not be at fault.
         """
         groups = self._groups[tp]
         if refused is None and tp not in self._searched:
@@ -139,9 +145,15 @@ class GroupFaults:
             return True
         self._searched.discard(tp)
         closing, groups.closing = _closed_with(groups, refused), []
+        self._named[tp] += refused is not None
         able = [key for key in closing if groups[key].treatment is not Treatment.CLOSED_WITHOUT_RULE]
         for key in able:
             self._leave_alone(tp, key, groups[key], now_ms)
+        if able and self._named[tp] >= MOST_NAMED:
+            for key, fault in groups.items():
+                if fault.treatment is Treatment.CLOSED:
+                    self._leave_alone(tp, key, fault, now_ms)
+                    fault.tries -= 1
         return bool(able)
 
     def try_again(self, now_ms: int) -> None:
@@ -158,6 +170,7 @@ class GroupFaults:
             groups.pop(key, None)
         groups.begin()
         self._searched.discard(tp)
+        self._named.pop(tp, None)
         for fault in groups.values():
             fault.went_on_at = now_ms if fault.went_on_at is None else fault.went_on_at
 
@@ -165,6 +178,7 @@ class GroupFaults:
         """It was taken away."""
         self._groups.pop(tp, None)
         self._searched.discard(tp)
+        self._named.pop(tp, None)
 
 
 def _closed_with(groups: FaultyGroups, refused: Output | None) -> list[GroupKey]:

@@ -103,7 +103,7 @@ class Desk:
         return 9 * len(self.topic("other")) + sum(self.open().values())
 
     def open(self) -> dict[str, int]:
-        return {each["id"]: each["count"] for each in self.json("groups", self.place.name)}
+        return {each["id"]: each["count"] for each in self.json("groups", self.place.name)["groups"]}
 
     def topic(self, name: str) -> list[dict[str, bytes]]:
         return [dict(record.headers()) for record in self.place.read(f"{self.place.name}.{name}")]

@@ -89,6 +89,17 @@ def test_failures_that_are_far_apart_are_not_counted_together() -> None:
     assert noted[b"a", 1].treatment is Treatment.CLOSED
 
 
+def test_failures_that_are_far_apart_are_not_counted_together_where_nothing_was_written_in_between() -> None:
+    """A partition without traffic writes no plan for weeks, and is restored now and then."""
+    group, task = Group(b"a", 1, 0), story().task
+    noted = task.context.faults.of(task.tp)
+    for now in (0, 100 * HOUR_MS, 200 * HOUR_MS):
+        assert fail(task, group, now) is None
+        assert noted[b"a", 1].treatment is Treatment.AS_BEFORE
+    assert fail(task, group, 200 * HOUR_MS + 1) is None
+    assert noted[b"a", 1].treatment is Treatment.CLOSED
+
+
 @pytest.mark.parametrize("is_open_again", [False, True])
 def test_a_restore_that_finds_a_group_closed_is_done_with_its_fault_unless_it_is_open(is_open_again: bool) -> None:
     """Nobody was told that the plan was committed. An id may be open under the same generation once it was forgotten."""

@@ -17,6 +17,7 @@ from tests.shell.whole_worker import answers, in_a_loop, running, send_to, setti
 from uow.ops import doctor
 from uow.processor.core import decide, partition, partition_state
 from uow.processor.core.changes import Undelivered
+from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.core.group import Group
 from uow.processor.engine import task
 from uow.processor.engine.group_faults import GroupFaults
@@ -25,7 +26,7 @@ from uow.processor.engine.ports import Doubt, Plan, Refused
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rule_figures import RuleFigures
 from uow.processor.shell.app import task_contexts
-from uow.schemas.error_classes import StateCorruptedError
+from uow.schemas.error_classes import InternalError, StateCorruptedError
 from uow.schemas.records import Range
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.policies import DestinationPolicy, ExpirationPolicy
@@ -987,3 +988,43 @@ async def test_of_groups_that_are_closed_together_only_the_one_whose_record_erro
             await go_on(app, 310_000)
             await until(lambda: given_up(kafka) == [b"D.components/0/1", b"D.components/0/0"])
             assert app.status.tasks[P0].groups_alone == 0
+
+
+def test_a_topic_that_takes_no_group_costs_few_restores_however_many_groups_there_are() -> None:
+    """Each group that is told apart costs two, and all partitions of the worker are restored each time."""
+
+    class TakesNone(MemorySink):
+        refused, search_until = 0, -1.0
+
+        def write(self, plans: Sequence[Plan], token: Any) -> None:
+            for plan in plans:
+                for each in plan.outputs:
+                    if each.topic == "D.errors":
+                        is_told = self.kafka.clock.now < self.search_until
+                        self.search_until = self.kafka.clock.now + 30_000
+                        self.refused += 1
+                        raise Refused("POLICY_VIOLATION", plan.tp if is_told else None, each if is_told else None)
+            super().write(plans, token)
+
+    @in_a_loop
+    async def test() -> None:
+        kafka, count = MemoryKafka(), 16
+        bad = [belongs_to(kafka, 0, f"bad-{number}-") for number in range(count)]
+        for each in bad:
+            send_to(kafka, 0, each, 1)
+        sink = TakesNone(kafka, settings().transactional_id)
+        async with running(kafka, settings(policy=SLOW, **SET_ASIDE), sink=sink) as app:
+            await until(lambda: app.status.tasks[P0].counts.open == count)
+            faults = app.status.tasks[P0].context.faults.of(P0)
+            for each in bad:
+                faults[each.encode(), 1] = GroupFault(InternalError("a defect"), Treatment.CLOSED)
+
+            def all_alone() -> bool:
+                kafka.clock.now += 5
+                return faults.alone == count
+
+            await until(all_alone)
+            assert sink.refused < count
+            assert app.status.blocked == {}
+
+    test()

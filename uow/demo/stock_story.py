@@ -218,7 +218,7 @@ class StockStory:
 
     def _group(self, row: str) -> dict[str, Any]:
         """An open group, as `uow groups` shows it."""
-        groups = self.environment.run_uow("groups", DESTINATION)
+        groups = self.environment.run_uow("groups", DESTINATION)["groups"]
         return next(
             (each for each in groups if each["id"] == f"{RULE}/{row}"),
             {"id": "", "count": 0, "deadline": None, "held": ""},
@@ -263,7 +263,7 @@ class StockStory:
             self._wait(lambda: len(self.seen.places) == len(self.seen.events), "the last units")
             flushed = sum(unit.reason == "command" for unit in self.seen.units)
             step.text = f"flushed: the last {flushed} units are not full, and leave"
-        self._note(self.environment.run_uow("groups", DESTINATION) == [], "after the flush nothing is open")
+        self._note(self.environment.run_uow("groups", DESTINATION)["groups"] == [], "after the flush nothing is open")
 
     def _crowd(self, name: str, events: int, corrections: int) -> None:
         options = ("--events", str(events), "--corrections", str(corrections), "--seed", str(len(name)))

@@ -200,7 +200,7 @@ class Story:
     def _group_with(self, held: str) -> dict[str, Any]:
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            groups = self.environment.run_uow("groups", DESTINATION)
+            groups = self.environment.run_uow("groups", DESTINATION)["groups"]
             found = next((group for group in groups if group["id"] == self.jill), None)
             if found is not None and (found["held"] == held or time.monotonic() > deadline):
                 return dict(found)
