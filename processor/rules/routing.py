@@ -294,6 +294,7 @@ class RuleRouting:
             stamps.append((names.SEQ, b"%d" % request.number))
         if arrived:
             stamps.append((names.ARRIVED_AT, b"%d" % moment))
+        stamps += kept_key(record.key(), key)
         if self._delay_item is not None:
             stamps += self._delay(choice, view)
             _check_bounds(view)
@@ -306,7 +307,7 @@ class RuleRouting:
                 if name not in (names.INNER_ID, names.DEPTH)
             ]
         stamped = [*self._kept(headers), *stamps, *nested]
-        sent = self._sent(key, value, headers, stamped)
+        sent = self._sent(key, value, stamped)
         return Routed(Fate.ROUTED, rule.rule_id, sent, choice.row, bool(warning), keyless=keyless)
 
     def _keyless(self, record: RawRecord, headers: Headers, view: RecordView | None, warning: str) -> Keyless:
@@ -430,13 +431,13 @@ class RuleRouting:
     def _passed(self, record: RawRecord, value: bytes | None, headers: Headers, warning: str) -> Routed:
         """To `D.components` without an id, where it passes through (line 2 of the decision table)."""
         stamped: Headers = [*self._kept(headers), (names.INPUT, _place(record))]
-        sent = self._sent(record.key(), value, headers, stamped)
+        sent = self._sent(record.key(), value, stamped)
         return Routed(Fate.PASSED, self.rule.rule_id, sent, has_warning=bool(warning))
 
-    def _sent(self, key: bytes | None, value: bytes | None, headers: Headers, stamped: Headers) -> Sent:
+    def _sent(self, key: bytes | None, value: bytes | None, stamped: Headers) -> Sent:
         """The record for `D.components`, with its own headers and the router's. Raises `UnitTooLargeError` if that takes none so large."""
-        is_small = len(value or b"") + sum([len(name) + len(raw or b"") for name, raw in headers]) < self.small_bytes
-        if not (is_small and len(headers) < _FEW) and not self.target.limit.fits(key, value, stamped):
+        is_small = len(value or b"") + sum([len(name) + len(raw or b"") for name, raw in stamped]) < self.small_bytes
+        if not (is_small and len(stamped) < _FEW) and not self.target.limit.fits(key, value, stamped):
             raise UnitTooLargeError("with the headers of its rule it fits no record of D.components", case="bytes")
         return Sent(self.target.topics.components, key, value, stamped)
 
@@ -570,6 +571,11 @@ def _source(record: RawRecord, headers: Headers) -> str:
 
 def _place(record: RawRecord) -> bytes:
     return b"%s/%d/%d" % (record.topic().encode(), record.partition(), record.offset())
+
+
+def kept_key(own: bytes | None, key: bytes) -> Headers:
+    """The header that keeps the key of a record, which as a component has that of its group."""
+    return [(names.ORIGIN_KEY, own)] if own is not None and own != key else []
 
 
 def _nested(headers: Headers, *, is_whole: bool) -> Headers:

@@ -86,8 +86,26 @@ def test_a_component_is_the_record_with_the_group_key_and_what_the_router_stamps
             ("uow-rule", b"low-stock/France@1"),
             ("uow-input", b"stock.events/2/7"),
             ("uow-arrived-at", b"%d" % T0),
+            ("uow-origin-key", b"own key"),
         ],
     )
+
+
+@pytest.mark.parametrize("own", [None, b"", b"\xff", b"low-stock/UK", b"k" * 200_000])
+def test_the_key_that_a_record_had_is_kept_b27(own: bytes | None) -> None:
+    """The key of a component is that of its group; the record's own was nowhere."""
+    routed = route(router(), FakeRecord(7, [("uow-destination", b"UK")], b"", own, tp=STOCK))
+    kept = None if own == b"low-stock/UK" else own
+    assert [value for name, value in routed.sent.headers if name == "uow-origin-key"] == (
+        [] if kept is None else [kept]
+    )
+    answer = route(gathering(), FakeRecord(7, [("uow-correlation-id", b"trips/trip/17.2")], b"", own, tp=STOCK))
+    assert said(answer).get("uow-origin-key") == own
+
+
+def test_a_key_that_no_component_can_keep_is_refused_with_its_record_b89() -> None:
+    routed = route(router(), FakeRecord(7, [("uow-destination", b"UK")], b"", b"k" * INPUT_LIMIT_BYTES, tp=STOCK))
+    assert (routed.fate, said(routed)["uow-error-class"]) == (Fate.REJECTED, b"UnitTooLargeError")
 
 
 def test_a_topic_without_append_times_gives_no_arrival() -> None:
@@ -101,7 +119,7 @@ def test_a_topic_without_append_times_gives_no_arrival() -> None:
 
 def test_nobody_forges_what_the_router_stamps() -> None:
     """Another id is kept under another name, so that it makes no second `uow-id`."""
-    forged = ["uow-rule", "uow-input", "uow-arrived-at", "uow-delay-ms", "uow-warning"]
+    forged = ["uow-rule", "uow-input", "uow-arrived-at", "uow-delay-ms", "uow-warning", "uow-origin-key"]
     given = record(b"UK")
     given.headers_ += [
         *((name, b"forged") for name in forged),
