@@ -65,9 +65,11 @@ INPUT: Final = "uow-input"
 ARRIVED_AT: Final = "uow-arrived-at"
 DELAY_MS: Final = "uow-delay-ms"
 WARNING: Final = "uow-warning"
+ORIGIN_KEY: Final = "uow-origin-key"
+"""On a component by rule: the key of the record that it was made of, if that had one of its own."""
 RECYCLED: Final = "uow-recycled"
 """On a component that a command brought back into a group (B-73)."""
-STAMPED: Final = frozenset({ID, RULE, INPUT, ARRIVED_AT, DELAY_MS, WARNING})
+STAMPED: Final = frozenset({ID, RULE, INPUT, ARRIVED_AT, DELAY_MS, WARNING, ORIGIN_KEY})
 """Headers that the router writes on a component (aggregation, 2.2). Those that a record of its inputs brings along say nothing."""
 
 KIND: Final = "uow-kind"
@@ -197,7 +199,7 @@ ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
 }
 """Alias header -> the header it stands for, per family (W-17). Camel has no names of its own: it writes integers under any."""
 _MQ_FLAGS: Final = "mq-msg-flags"
-_NEVER_NULL: Final = STAMPED - {ID} | {KIND, ORIGIN_KIND, ERASED, REROUTED, DEPTH}
+_NEVER_NULL: Final = STAMPED - {ID, ORIGIN_KEY} | {KIND, ORIGIN_KIND, ERASED, REROUTED, DEPTH}
 """Headers that only this product writes. A null there is a value, and mostly refused: they are read in other places as well."""
 _NUMBERS: Final = frozenset({SEQ, COUNT, EXPIRES_AT, DELIVER_AT, PRIORITY, SEGMENT_AT})
 """Headers whose values are numbers: of other systems they may come as 4 or 8 bytes."""

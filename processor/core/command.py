@@ -165,10 +165,11 @@ def _cancel(case: Case) -> CommandVerdict:
 def _fail(case: Case) -> CommandVerdict:
     """Close as `failed`: a router could not transform a record that was for it (B-26). A group that waits for its release lacks none."""
     if case.group.ruled is not None and case.group.ruled.waits_since:
-        return _refused("the group is complete, and waits for its release")
+        return _refused(_IS_WHOLE)
     return _given_up(case, UnitOutcome.FAILED, "to the errors topic")
 
 
+_IS_WHOLE: Final = "the group is complete, and waits for its release"
 _NOT_ITS_TURN: Final = "an earlier group of its order key is open and must be delivered first"
 
 _NUMBERED_HERE: Final = (
@@ -248,10 +249,12 @@ def _too_many(waived: Ranges) -> str:
 
 
 def _remove(case: Case) -> CommandVerdict:
-    """Take one held component out; its number may be sent again (W-76)."""
+    """Take one held component out; its number may be sent again (W-76). A group that waits for its release takes none any more, so it would leave without."""
     group, seq = case.group, case.command.numbers[0].first
     if seq not in group.held:
         return _refused(f"number {seq} is not held")
+    if group.ruled is not None and group.ruled.waits_since:
+        return _refused(f"{_IS_WHOLE}: cancel it, or let it go with all that it has")
     if len(group.held) == 1:
         return _refused(f"number {seq} is all that is held: cancel the group")
     waived = without(group.waived, (seq,))

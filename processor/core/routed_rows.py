@@ -24,7 +24,7 @@ _COORDINATES: Final = re.compile(rb"(?:[A-Za-z0-9._-]{1,249}+/[0-9]{1,10}+/[0-9]
 _DIGITS: Final = 14
 """Most digits of a moment in epoch ms, of which the year is surely one that can be."""
 _TREATED: Final = frozenset({names.SEQ, names.END, names.COMPONENT_ID})
-_ROUTED: Final = (names.UNTREATED - _TREATED) | {names.RULE, names.INPUT, names.ARRIVED_AT}
+_ROUTED: Final = (names.UNTREATED - _TREATED) | {names.RULE, names.INPUT, names.ARRIVED_AT, names.ORIGIN_KEY}
 _ONCE: Final = (names.ID, names.RULE, names.INPUT, names.ARRIVED_AT)
 
 

@@ -10,6 +10,7 @@ and the next epoch fences whatever it may still send.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,8 @@ BUSY, IDLE = "uow-bounded", "uow-idle"
 
 _idle: list[SimpleQueue[Callable[[], None]]] = []
 """The threads that wait, by what they wait for."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # a child has none of them, and its calls would wait for ever
 
 
 class BoundedProducer(ck.Producer):

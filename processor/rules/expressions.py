@@ -9,7 +9,7 @@
 
 A bare name is a field of the JSON value, `a.b` one inside it; `path`, `header` and `key()` are places. Numbers are decimal fractions of 64
 bits, as CEL has it for JSON, whole ones included. What is absent is null. An operation on the wrong type, a field inside nothing or a text
-that is no number makes the whole unknown, unless `||` or `&&` is decided without it; unknown is not true.
+that is no number makes the whole unknown, unless `||` or `&&` is decided without it; unknown is not true. Over a group nothing is rounded (`exact.py`).
 
 **Bounded.** A part of a document that CEL sees has at most 10,000 values in 64 levels; beyond that the record is refused
 (`RecordView.refusal`). Of CEL there are comparison, arithmetic, `&&`, `||`, `!`, `? :`, `in`, lists, `has`, `size`, `double`, `contains`, `startsWith` and
@@ -25,8 +25,10 @@ import re
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
+from uow.processor.rules.exact import Program, exact_program
 from uow.processor.rules.paths import MAX_CHARS, ExpressionError, Place, in_json
 from uow.processor.rules.record_view import ABSENT, Numeral, RecordView
 from uow.topics.grouping import Headers, Tally
@@ -102,10 +104,12 @@ class Predicate:
     _places: tuple[tuple[str, _Find], ...] = field(init=False, repr=False, compare=False)
     _figures: tuple[tuple[str, int], ...] = field(init=False, repr=False, compare=False)
     _program: Callable[[Sequence[Any]], Any] = field(init=False, repr=False, compare=False)
+    _exact: Program | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         reader = _OverGroup(self.source)
         object.__setattr__(self, "_program", _program(reader.cel, len(reader.figures)))
+        object.__setattr__(self, "_exact", exact_program(reader.cel))
         object.__setattr__(self, "_places", tuple(reader.places.items()))
         object.__setattr__(self, "_figures", tuple(reader.figures))
 
@@ -127,9 +131,11 @@ class Predicate:
         return tuple(numbers or [Decimal(0)])
 
     def holds(self, tallies: Sequence[Tally]) -> bool:
-        """True if it is true of a group with these figures, which are exact until they are compared; not if it is unknown."""
-        values = [float(getattr(tallies[place], figure)) for figure, place in self._figures]
-        return self._program(values) is True
+        """True if it is true of a group with these figures; not if it is unknown. Nothing is rounded, unless lists or texts are in it."""
+        figures = [getattr(tallies[place], figure) for figure, place in self._figures]
+        if self._exact is not None:
+            return self._exact([Fraction(each) for each in figures]) is True
+        return self._program([float(each) for each in figures]) is True
 
 
 def compile_expression(text: str) -> Expression:

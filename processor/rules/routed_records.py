@@ -14,7 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from uow.processor.rules.routing import APPEND_TIME, Choice, Fate, Headers, NoKey, RawRecord, RecordRouting, Routed
+from uow.processor.rules.routing import (
+    APPEND_TIME,
+    Choice,
+    Fate,
+    Headers,
+    NoKey,
+    RawRecord,
+    RecordRouting,
+    Routed,
+    kept_key,
+)
 from uow.schemas.printable import printable
 from uow.topics import headers as names
 from uow.topics.output import Output
@@ -129,14 +139,15 @@ class ManyRecords:
                 choice = choices.get(headers[places[heads]][1])
                 kind, moment = record.timestamp()
                 if choice is not None and kind == APPEND_TIME:
-                    value = record.value()
-                    size = len(value) if value is not None else 0
+                    value, own_key = record.value(), record.key()
+                    size = len(value or b"") + len(own_key or b"")
                     if len(headers) > 1:
                         size += sum([len(raw) for _, raw in headers if raw is not None])
                     if size < room:
                         used.add(choice)
                         stamps = (names.INPUT, place + b"%d" % record.offset()), (names.ARRIVED_AT, b"%d" % moment)
-                        add(Output(topic, -1, choice.key, value, [*headers, *choice.headers, *stamps]))
+                        stamped = [*headers, *choice.headers, *stamps, *kept_key(own_key, choice.key)]
+                        add(Output(topic, -1, choice.key, value, stamped))
                         continue
             if not found.take(self._routing.route(record, headers, now_ms, is_readable(record)), record.offset()):
                 break

@@ -1,6 +1,7 @@
 """A record of an input and the rules give a component, a refusal or a record that passes (aggregation, 6.3). Pure.
 
-1. The rules are asked by priority; the first whose `accept` holds has the record (B-111).
+1. The rules are asked by priority; the first whose `accept` holds has the record (B-111). One that gathers replies leaves a reply to
+   the rule that asked for it, wherever in the order that stands.
 2. Its transform changes the value (B-25); the routing name is looked for in what it made (B-20).
 3. Routing name and arrival choose the row (B-21 to B-24); row and name make the group key, `<rule id>/<routing name>`.
 4. The component is the record with the group key as its key, and the headers that say all this. Nobody else's headers of these names
@@ -293,6 +294,7 @@ class RuleRouting:
             stamps.append((names.SEQ, b"%d" % request.number))
         if arrived:
             stamps.append((names.ARRIVED_AT, b"%d" % moment))
+        stamps += kept_key(record.key(), key)
         if self._delay_item is not None:
             stamps += self._delay(choice, view)
             _check_bounds(view)
@@ -305,7 +307,7 @@ class RuleRouting:
                 if name not in (names.INNER_ID, names.DEPTH)
             ]
         stamped = [*self._kept(headers), *stamps, *nested]
-        sent = self._sent(key, value, headers, stamped)
+        sent = self._sent(key, value, stamped)
         return Routed(Fate.ROUTED, rule.rule_id, sent, choice.row, bool(warning), keyless=keyless)
 
     def _keyless(self, record: RawRecord, headers: Headers, view: RecordView | None, warning: str) -> Keyless:
@@ -360,15 +362,23 @@ class RuleRouting:
     def _request(self, headers: Headers, view: RecordView | None) -> RequestId | None:
         """The request that a record replies to; None if it gives none (B-79, B-82). Raises `BadUnitIdError` for an id that is none of this rule's."""
         assert view is not None
-        correlations = [value for name, value in headers if name in self._correlation_ids]
-        said = (correlations[-1] or b"").decode(errors="replace") if correlations else None
-        text = self._group_key.request_id(view, said)
-        if text is None or not text.strip():
+        text = self._request_text(headers, view)
+        if not text.strip():
             return None
         request = RequestId.parse(text)
         if request is None or request.rule_id != self.rule.rule_id:
             raise BadUnitIdError(f"{text[:300]!r} is no request of rule {self.rule.rule_id}", case="no-correlation")
         return request
+
+    def rule_of_request(self, headers: Headers, view: RecordView) -> str:
+        """The rule whose request a record names where this rule looks for its own; empty if it names none."""
+        request = RequestId.parse(self._request_text(headers, view))
+        return "" if request is None else request.rule_id
+
+    def _request_text(self, headers: Headers, view: RecordView) -> str:
+        correlations = [value for name, value in headers if name in self._correlation_ids]
+        said = (correlations[-1] or b"").decode(errors="replace") if correlations else None
+        return self._group_key.request_id(view, said) or ""
 
     # -- the routing name (B-20, B-24)
 
@@ -421,13 +431,13 @@ class RuleRouting:
     def _passed(self, record: RawRecord, value: bytes | None, headers: Headers, warning: str) -> Routed:
         """To `D.components` without an id, where it passes through (line 2 of the decision table)."""
         stamped: Headers = [*self._kept(headers), (names.INPUT, _place(record))]
-        sent = self._sent(record.key(), value, headers, stamped)
+        sent = self._sent(record.key(), value, stamped)
         return Routed(Fate.PASSED, self.rule.rule_id, sent, has_warning=bool(warning))
 
-    def _sent(self, key: bytes | None, value: bytes | None, headers: Headers, stamped: Headers) -> Sent:
+    def _sent(self, key: bytes | None, value: bytes | None, stamped: Headers) -> Sent:
         """The record for `D.components`, with its own headers and the router's. Raises `UnitTooLargeError` if that takes none so large."""
-        is_small = len(value or b"") + sum([len(name) + len(raw or b"") for name, raw in headers]) < self.small_bytes
-        if not (is_small and len(headers) < _FEW) and not self.target.limit.fits(key, value, stamped):
+        is_small = len(value or b"") + sum([len(name) + len(raw or b"") for name, raw in stamped]) < self.small_bytes
+        if not (is_small and len(stamped) < _FEW) and not self.target.limit.fits(key, value, stamped):
             raise UnitTooLargeError("with the headers of its rule it fits no record of D.components", case="bytes")
         return Sent(self.target.topics.components, key, value, stamped)
 
@@ -441,6 +451,7 @@ class RecordRouting:
 
     def __init__(self, rules: Sequence[RuleRouting]) -> None:
         self._rules = rules
+        self._gathering = {each.rule.rule_id: each for each in rules if each.rule.gathers_replies}
 
     @property
     def destinations(self) -> Sequence[str]:
@@ -469,14 +480,19 @@ class RecordRouting:
         asked = first
         try:
             for asked in self._rules:
-                if asked.accept is None:
-                    return asked.route(record, headers, view, now_ms)
-                view = view or RecordView(record.key(), record.value(), headers)
-                accepts = asked.accept.boolean(view)
-                if view.refusal is not None:
-                    return refused(asked.rule.rule_id, asked.target, record, headers, view.refusal)
-                if accepts:
-                    return asked.route(record, headers, view, now_ms)
+                if asked.accept is not None:
+                    view = view or RecordView(record.key(), record.value(), headers)
+                    accepts = asked.accept.boolean(view)
+                    if view.refusal is not None:
+                        return refused(asked.rule.rule_id, asked.target, record, headers, view.refusal)
+                    if not accepts:
+                        continue
+                if len(self._gathering) > 1 and asked.rule.gathers_replies:
+                    view = view or RecordView(record.key(), record.value(), headers)
+                    asked = self._gathering.get(asked.rule_of_request(headers, view), asked)
+                    if asked.accept is not None and not asked.accept.boolean(view):
+                        break
+                return asked.route(record, headers, view, now_ms)
         except ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - the boundary around every record; a panic of Rust is no Exception
@@ -555,6 +571,11 @@ def _source(record: RawRecord, headers: Headers) -> str:
 
 def _place(record: RawRecord) -> bytes:
     return b"%s/%d/%d" % (record.topic().encode(), record.partition(), record.offset())
+
+
+def kept_key(own: bytes | None, key: bytes) -> Headers:
+    """The header that keeps the key of a record, which as a component has that of its group."""
+    return [(names.ORIGIN_KEY, own)] if own is not None and own != key else []
 
 
 def _nested(headers: Headers, *, is_whole: bool) -> Headers:

@@ -113,6 +113,8 @@ class RouterChecks:
             group = DEFAULT_ROW.encode()
         key = f"{RULE_ID}/".encode() + group
         require((made.key(), said.get(names.ID)) == (key, key), f"{given} came out under {made.key()!r}, {said}")
+        own_key = came.key() if came.key() != key else None
+        require(said.get(names.ORIGIN_KEY) == own_key, f"{given} came out as {said}, its own key was {own_key!r}")
         require(said[names.ARRIVED_AT] == b"%d" % came.timestamp()[1], f"{given} came out with another arrival (L4)")
         require(row in self._traffic.rows, f"row {row} was never in force")
         require(row in self._rows, f"row {row} is on a component, and not in {RULES.topic}")

@@ -137,7 +137,8 @@ class Witness:
             any(all(pair in (each.headers() or []) for pair in asked) for each in commands),
             f"{source} came out in {where} as erased by {erased!r}, which asked for nothing of the kind",
         )
-        known = [pair for pair in came if not _EVERY_SPELLING.is_user_header(pair[0]) and pair[0] != names.DIGEST]
+        gone = names.DIGEST, names.ORIGIN_KEY
+        known = [pair for pair in came if not _EVERY_SPELLING.is_user_header(pair[0]) and pair[0] not in gone]
         return None, [pair for pair in known if pair[0].startswith(("uow-", "uoo-")) or pair in out]
 
     def _look_at_error(

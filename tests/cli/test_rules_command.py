@@ -115,6 +115,28 @@ def test_a_new_row_that_closes_no_group_by_its_condition_is_refused_and_one_in_f
     assert run("rules", "revert", "1", "--why", "as it was").exit_code == 0
 
 
+def test_a_rule_to_which_no_record_comes_is_named_b111() -> None:
+    """With brokers away nothing else is known of the router's inputs."""
+    second = """
+[[rule]]
+rule_id = "second"
+destination = "supply"
+priority = 200
+row = [{ routing_name = "*", complete_count = 1 }]
+"""
+    Path("uow.toml").write_text(
+        f'{TOML}[application]\nbootstrap_servers = "127.0.0.1:1"\n[routers.r]\ninputs = ["events"]\n'
+    )
+    path = rules_file()
+    Path(path).write_text(Path(path).read_text() + second)
+    refused = run("rules", "check", path)
+    assert refused.exit_code == 2
+    assert refused.stdout.startswith(
+        "rule/second.priority = 200: no record comes to it: low-stock is asked before it, and takes every record."
+    )
+    assert run("rules", "put", path).exit_code == 0, "another process may have other routers"
+
+
 def test_history_shows_old_and_new_values_and_revert_takes_a_version_back_b19_b214() -> None:
     put()
     assert (

@@ -516,6 +516,8 @@ class _Streams:
         home = self.homes[row.rule.rule_id, row.row.routing_name]
         group_id = home if rnd.random() < 0.7 else rnd.choice(self.ids)
         headers: list[tuple[str, bytes | None]] = [("uow-id", group_id), ("uow-rule", name.encode())]
+        if rnd.random() < 0.2:
+            headers.append(("uow-origin-key", rnd.choice([b"own", b"\xff", b"", group_id])))
         headers.append(("uow-input", b"in/0/%d" % number))
         if rnd.random() < 0.7:
             headers.append(("uow-arrived-at", b"%d" % (at - rnd.choice([0, 0, 0, 1, 15, 60, -5]))))

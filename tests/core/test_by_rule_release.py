@@ -281,3 +281,40 @@ def test_a_refused_component_leaves_a_waiting_group_where_it_was(is_restarted: b
         played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
     assert played.send(r("many", at=2, rule="many", id="k", source_name="web")) == []
     assert len(played.task.groups) == 2
+
+
+@pytest.mark.parametrize("numbering", Numbering)
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_no_component_is_taken_out_of_a_group_that_waits_and_is_called_complete_w76_b104(
+    numbering: Numbering, number: int
+) -> None:
+    """It left without number 2, as complete and with nothing missing; what was sent in its place was refused."""
+    given = numbering is Numbering.GIVEN
+    numbered: list[dict[str, Any]] = [{"seq": 1}, {"seq": 2}, {"seq": 3, "end": "true"}] if given else [{}, {}, {}]
+    rule = {"release": Release.HOLD_ALL, "sequence": numbering}
+    played = told_by(
+        *[r(at=0, **each) for each in numbered],
+        told("remove", id="low-stock/UK", seq=number, at=1),
+        released(at=2),
+        rules=[row(complete_count=None if given else 3, rule=rule)],
+    )
+    refusal, _ = played.answers
+    assert (refusal.done, refusal.text) == (
+        False,
+        "the group is complete, and waits for its release: cancel it, or let it go with all that it has",
+    )
+    assert [(made.count, made.outcome, made.missing) for made in played.units] == [(3, "complete", ())]
+
+
+def test_a_component_of_a_group_that_is_not_complete_is_taken_out_as_before_w76() -> None:
+    played = told_by(
+        r(at=0, seq=1),
+        r(at=0, seq=2),
+        told("remove", id="low-stock/UK", seq=2, at=1),
+        r(at=2, seq=3, end="true"),
+        r(at=3, seq=2),
+        released(at=4),
+        rules=[row(rule={"release": Release.HOLD_ALL, "sequence": Numbering.GIVEN})],
+    )
+    assert [each.done for each in played.answers] == [True, True]
+    assert [(made.count, made.outcome) for made in played.units] == [(3, "complete")]

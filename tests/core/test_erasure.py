@@ -107,7 +107,7 @@ def test_where_units_refer_to_the_input_a_component_cannot_be_erased_b216(settin
 def test_a_group_by_rule_loses_a_payload_unless_its_rule_reads_it_b216() -> None:
     erase = told("erase", id="low-stock/UK", seq=1)
     plain = row(complete_count=2, value_format=ValueFormat.JSON)
-    played = told_by(r(at=0, value=SECRET), erase, r(), rules=[plain])
+    played = told_by(r(at=0, value=SECRET, origin_key=SECRET), erase, r(), rules=[plain])
     assert [said["uow-erased"] for said in played.unit_headers] == [b"1"]
     assert SECRET not in repr(played.outputs)
     document = row(complete_count=2, value_format=ValueFormat.XML)

@@ -276,6 +276,8 @@ def test_nobody_decides_old_commands_by_other_keys_than_the_workers(
     monkeypatch.setattr(destination_logs, "counts_with", lambda *_: {TOPICS.components: 1})
     monkeypatch.setattr(destination_rules, "destination_rules", begin_work)
     monkeypatch.setattr(rebuild_command, "rebuilt", begin_work)
+    monkeypatch.setattr(rebuild_command, "destination_rules", lambda *_: {})
+    monkeypatch.setattr(rebuild_command, "counts_with", lambda *_: {})
     monkeypatch.setattr(rebuild_command, "task_context", lambda settings, _: context_of(settings.policy("D")))
     for theirs in (SIGNED, other):
         reader = Offsets(lived(policy=theirs))

@@ -52,7 +52,8 @@ def records(rng: random.Random, count: int) -> list[FakeRecord]:
         if rng.random() < 0.3:
             headers.insert(rng.randint(0, len(headers)), rng.choice(OTHERS))
         kind = FakeRecord if rng.random() < 0.9 else SenderTimed
-        found.append(kind(offset, headers or None, rng.choice(VALUES), b"own key", T0 + offset % 7, STOCK))
+        key = rng.choice((b"own key", None, b"low-stock/UK", b"k" * 70_000))
+        found.append(kind(offset, headers or None, rng.choice(VALUES), key, T0 + offset % 7, STOCK))
     return found
 
 

@@ -86,8 +86,26 @@ def test_a_component_is_the_record_with_the_group_key_and_what_the_router_stamps
             ("uow-rule", b"low-stock/France@1"),
             ("uow-input", b"stock.events/2/7"),
             ("uow-arrived-at", b"%d" % T0),
+            ("uow-origin-key", b"own key"),
         ],
     )
+
+
+@pytest.mark.parametrize("own", [None, b"", b"\xff", b"low-stock/UK", b"k" * 200_000])
+def test_the_key_that_a_record_had_is_kept_b27(own: bytes | None) -> None:
+    """The key of a component is that of its group; the record's own was nowhere."""
+    routed = route(router(), FakeRecord(7, [("uow-destination", b"UK")], b"", own, tp=STOCK))
+    kept = None if own == b"low-stock/UK" else own
+    assert [value for name, value in routed.sent.headers if name == "uow-origin-key"] == (
+        [] if kept is None else [kept]
+    )
+    answer = route(gathering(), FakeRecord(7, [("uow-correlation-id", b"trips/trip/17.2")], b"", own, tp=STOCK))
+    assert said(answer).get("uow-origin-key") == own
+
+
+def test_a_key_that_no_component_can_keep_is_refused_with_its_record_b89() -> None:
+    routed = route(router(), FakeRecord(7, [("uow-destination", b"UK")], b"", b"k" * INPUT_LIMIT_BYTES, tp=STOCK))
+    assert (routed.fate, said(routed)["uow-error-class"]) == (Fate.REJECTED, b"UnitTooLargeError")
 
 
 def test_a_topic_without_append_times_gives_no_arrival() -> None:
@@ -101,7 +119,7 @@ def test_a_topic_without_append_times_gives_no_arrival() -> None:
 
 def test_nobody_forges_what_the_router_stamps() -> None:
     """Another id is kept under another name, so that it makes no second `uow-id`."""
-    forged = ["uow-rule", "uow-input", "uow-arrived-at", "uow-delay-ms", "uow-warning"]
+    forged = ["uow-rule", "uow-input", "uow-arrived-at", "uow-delay-ms", "uow-warning", "uow-origin-key"]
     given = record(b"UK")
     given.headers_ += [
         *((name, b"forged") for name in forged),
@@ -639,3 +657,52 @@ def test_a_reply_to_no_request_is_refused_b82(correlations: tuple[bytes, ...]) -
 def test_plain_traffic_among_replies_passes_if_the_rule_says_so_b97() -> None:
     routed = route(gathering(replace(TRIPS, on_no_key=OnNoKey.PASS_THROUGH)), reply())
     assert (routed.fate, routed.sent.topic) == (Fate.PASSED, "supply.components")
+
+
+def two_of_replies(**other: Any) -> RecordRouting:
+    hotels = replace(TRIPS, rule_id="hotels", priority=200)
+    return router(
+        TRIPS, replace(hotels, **other), rows={DEFAULT_ROW: Row("trips", DEFAULT_ROW, 1, complete_when="manifest")}
+    )
+
+
+@pytest.mark.parametrize(
+    ("correlation", "rule", "key"),
+    [
+        (b"trips/trip/17.2", "trips", b"trips/trip/17"),
+        (b"hotels/rome/17.1", "hotels", b"hotels/rome/17"),
+        (b"others/x/17.1", "trips", None),
+        (b"17", "trips", None),
+        (b"", "trips", None),
+    ],
+)
+def test_rules_that_share_a_topic_of_replies_have_each_its_own_b79_b111(
+    correlation: bytes, rule: str, key: bytes | None
+) -> None:
+    """The first of them refused the replies of the other."""
+    routed = route(two_of_replies(), reply(correlation))
+    assert (routed.rule_id, routed.fate) == (rule, Fate.REJECTED if key is None else Fate.ROUTED)
+    assert key is None or routed.sent.key == key
+
+
+def test_a_reply_is_no_other_rule_s_where_its_own_does_not_accept_it_b79_b111() -> None:
+    routed = route(two_of_replies(accept="header('from') == 'hotel'"), reply(b"hotels/rome/17.1"))
+    assert (routed.rule_id, routed.fate, said(routed)["uow-error-case"]) == ("", Fate.REJECTED, b"no-rule")
+    routed = route(two_of_replies(accept="header('from') == 'hotel'"), reply(b"hotels/rome/17.1", **{"from": b"hotel"}))
+    assert (routed.rule_id, routed.fate) == ("hotels", Fate.ROUTED)
+
+
+def test_a_reply_goes_past_what_stands_between_its_rule_and_the_other_b79_b111() -> None:
+    between = replace(LOW_STOCK, priority=150)
+    hotels = replace(TRIPS, rule_id="hotels", priority=200)
+    rows = {DEFAULT_ROW: Row("trips", DEFAULT_ROW, 1, complete_when="manifest")}
+    assert route(router(TRIPS, between, hotels, rows=rows), reply(b"hotels/rome/17.1")).rule_id == "hotels"
+
+
+def test_rules_of_replies_may_look_in_places_of_their_own_b79_b111() -> None:
+    routing = two_of_replies(group_key="request:path:call")
+    inside = route(routing, reply(value=b'{"call": "hotels/rome/17.1"}'))
+    assert (inside.rule_id, inside.fate) == ("trips", Fate.REJECTED), "the first one finds no id, and refuses"
+    routing = two_of_replies(group_key="request:path:call", priority=1)
+    assert route(routing, reply(value=b'{"call": "hotels/rome/17.1"}')).rule_id == "hotels"
+    assert route(routing, reply(value=b'{"call": "trips/rome/17.1"}')).sent.topic == "supply.rejected"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -85,6 +86,27 @@ def test_units_are_those_that_would_be_written_b215_b53() -> None:
     (unit,) = play(RULES, "at 0s send UK x5 value <Test>hello</Test>\nat 0s expect complete 5").units
     assert (unit.value or b"").count(b"<Test>hello</Test>") == 5
     assert unit.key == b"low-stock/UK"
+
+
+NAMED = """
+version = 1
+author = "supply team"
+why = "by the value"
+[[rule]]
+rule_id = "named"
+destination = "supply"
+group_key = "path:order"
+row = [{ routing_name = "*", complete_count = 1, value_format = "json" }]
+"""
+
+
+@pytest.mark.parametrize("line", ["send value", "send   value", "send x1 value", "send key=k value"])
+def test_a_value_may_stand_first_and_is_what_stands_there_b215(line: str) -> None:
+    """It was taken for routing names, the word `value` among them; behind any other there was a space."""
+    (unit,) = play(NAMED, f'at 0s {line} {{"order": "7 value 8"}}\nat 0s expect complete 1').units
+    assert unit.key == b"named/7 value 8"
+    (component,) = json.loads(unit.value or b"")["components"]
+    assert component["value"] == {"text": '{"order": "7 value 8"}'}
 
 
 @pytest.mark.parametrize(

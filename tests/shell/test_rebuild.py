@@ -17,11 +17,12 @@ from uow.ops.rebuild import (
     rebuilt,
 )
 from uow.processor.core import partition as decisions
+from uow.processor.core.plan_size import PLAN_BYTES
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Plan, Refused, Tp
 from uow.processor.shell.app import task_contexts
 from uow.topics.commands import Command, Verb, command_headers
-from uow.topics.policies import DestinationPolicy, Shape, ViolationPolicy
+from uow.topics.policies import DestinationPolicy, ExpirationPolicy, Shape, ViolationPolicy
 
 FAR = 1 << 60
 
@@ -31,10 +32,10 @@ def context_of(kafka: MemoryKafka, policy: DestinationPolicy) -> TaskContext:
 
 
 def differing(
-    kafka: MemoryKafka, policy: DestinationPolicy, first_ms: int = 0, last_ms: int = FAR
+    kafka: MemoryKafka, policy: DestinationPolicy, first_ms: int = 0, last_ms: int = FAR, plan_bytes: int = PLAN_BYTES
 ) -> list[tuple[str, RebuildChange]]:
     reader = MemoryLogReader(kafka)
-    again = rebuilt(reader, context_of(kafka, policy), FAR)
+    again = rebuilt(reader, replace(context_of(kafka, policy), plan_bytes=plan_bytes), FAR)
     before = delivered(reader, context_of(kafka, UNITS))
     return sorted((each.unit.id.decode(), each.what) for each in differences(again, before, first_ms, last_ms))
 
@@ -84,7 +85,8 @@ async def test_in_another_shape_every_unit_differs_and_keeps_its_id_w209() -> No
     neighbours = replace(UNITS, shape=Shape.CONSECUTIVE)
     assert differing(kafka, neighbours) == [(name, RebuildChange.CHANGED) for name in ("early", "gap", "twice")]
     early = next(record for record in kafka.topic("D.units") if record.key() == b"early").timestamp()[1]
-    assert differing(kafka, neighbours, last_ms=early) == [("early", RebuildChange.CHANGED)]
+    assert differing(kafka, neighbours, last_ms=early) == []  # the end is no part of it
+    assert differing(kafka, neighbours, last_ms=early + 1) == [("early", RebuildChange.CHANGED)]
     assert differing(kafka, neighbours, first_ms=early + 1) == [
         ("gap", RebuildChange.CHANGED),
         ("twice", RebuildChange.CHANGED),
@@ -98,6 +100,59 @@ async def test_units_that_somebody_took_away_are_built_again_w209() -> None:
         units = Tp("D.units", partition)
         kafka.cut(units, kafka.bounds(units)[1])
     assert differing(kafka, UNITS) == [(name, RebuildChange.ONLY_REBUILT) for name in ("early", "gap", "twice")]
+
+
+EXPIRING = replace(UNITS, incomplete_expiration_ms=1_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+
+
+@in_a_loop
+async def test_units_that_close_at_one_moment_are_all_built_however_plans_are_cut_w209() -> None:
+    kafka = MemoryKafka()
+    async with running(kafka, settings(policy=EXPIRING)):
+        for number in range(100):
+            send(kafka, f"whole-{number}", (1, False), (2, True), value=b"x" * 300)
+            send(kafka, f"late-{number}", (1, False), value=b"x" * 300)
+        await until(lambda: len(kafka.topic("D.units")) == 100)
+        kafka.clock.now += 2_000
+        await until(lambda: len(kafka.topic("D.units")) == 200)
+    for plan_bytes in (PLAN_BYTES, 5_000, 1):
+        assert differing(kafka, EXPIRING, plan_bytes=plan_bytes) == []
+
+
+@in_a_loop
+async def test_commands_that_a_full_plan_leaves_are_played_w209() -> None:
+    kafka = MemoryKafka()
+    async with running(kafka):
+        for number in range(40):
+            send(kafka, f"gap-{number}", (1, False), (3, True), value=b"x" * 300)
+        await until(lambda: sum(map(len, [kafka.topic("D.components")])) == 80)
+        for number in range(40):
+            name = f"gap-{number}"
+            order = command_headers(Command(name.encode(), Verb.RELEASE, name.encode(), "as it is"))
+            kafka.append("D.commands", name.encode(), None, order)
+        await until(lambda: len(kafka.topic("D.units")) == 40)
+    for plan_bytes in (PLAN_BYTES, 2_000, 1):
+        assert differing(kafka, UNITS, plan_bytes=plan_bytes) == []
+
+
+@in_a_loop
+async def test_a_refused_record_hides_nothing_behind_it_whatever_rule_it_names_w209() -> None:
+    kafka = MemoryKafka()
+    async with running(kafka):
+        for number in range(8):
+            send(kafka, f"before-{number}", (1, False), (2, True))
+            forged = [
+                ("uow-id", b"x"),
+                ("uow-seq", b"1"),
+                ("uow-rule", b"nobody/has@1"),
+                ("uow-input", b"in/0/%d" % number),
+            ]
+            kafka.append("D.components", b"%d" % number, b"x", forged)
+            send(kafka, f"behind-{number}", (1, False), (2, True))
+        await until(lambda: len(kafka.topic("D.units")) == 16)
+        await until(lambda: len(kafka.topic("D.rejected")) == 8)
+    assert differing(kafka, UNITS) == []
+    assert len(rebuilt(MemoryLogReader(kafka), context_of(kafka, UNITS), FAR)) == 16
 
 
 class Closed(MemorySink):

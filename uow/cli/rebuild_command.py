@@ -19,18 +19,21 @@ from uow.config.loading import (
     Settings,
     load,
 )
-from uow.ops.destination_logs import log_reader, task_context
+from uow.ops.destination_logs import counts_with, log_reader, task_context
+from uow.ops.destination_rules import destination_rules
 from uow.ops.rebuild import (
     RebuildDifference,
     RebuiltUnit,
     delivered,
     differences,
     rebuilt,
+    whose_topic,
 )
 from uow.ops.recorded_rights import require_rights_of_workers
 from uow.processor.kafka.clients import Clients
 from uow.schemas.registry import connect as connect_registry
 from uow.schemas.registry import framer_for
+from uow.spark_sink.destination_rules import NO_RULES
 from uow.terminal.printing import (
     moment_text,
     print_json,
@@ -71,7 +74,9 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     help="A setting of DESTINATION to use instead of the configured one.",
 )
 @click.option(
-    "--into", metavar="TOPIC", help="Write the units to this topic, which must not be one of the destination's own."
+    "--into",
+    metavar="TOPIC",
+    help="Write the units to this topic, which must be none that destinations, their routes and rules, or routers use.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Write nothing; list the units that would differ from the delivered ones."
@@ -100,22 +105,25 @@ def command(
         f"{PREFIX}DESTINATIONS{DELIMITER}{destination}{DELIMITER}{key}".upper(): value for key, value in changes.items()
     }
     settings, changed = load(path), load(path, {**os.environ, **overrides})
-    until = wall_clock_ms() if last_ms is None else last_ms
+    until = wall_clock_ms() + 1 if last_ms is None else last_ms
     context = task_context(settings, destination)
     header = framer_for(settings.registry_url).header("Unit", context.topics.units)
-    if into is not None and into.startswith(f"{destination}."):
-        raise click.UsageError(
-            f"{into} is a topic of the destination: its readers would take the rebuilt units for new ones"
-        )
+    known = destination_rules(settings, settings.destinations)
+    rules, counts = known.get(destination, NO_RULES), counts_with(settings)
+    if into is not None and (whose := whose_topic(into, settings, known)):
+        raise click.UsageError(f"{into} is {whose}: its readers would take the rebuilt units for new ones")
+    if into is not None and into not in counts:
+        raise click.UsageError(f"topic {into} does not exist: create it first")
     again = replace(context, policy=changed.policy(destination), unit_header=header)
     with log_reader(settings, PATIENCE_S) as reader:
         require_rights_of_workers(reader, again.topics, range(again.partitions), again.policy)
         registry = connect_registry(settings.registry_url) if settings.registry_url else None
         units = rebuilt(reader, again, until, registry)
         if into is None:
-            _report(ctx, [*differences(units, delivered(reader, context), first_ms, until)], len(units), as_json)
+            before = delivered(reader, context, {each: counts[each] for each in rules.targets}, rules.others)
+            _report(ctx, [*differences(units, before, first_ms, until)], len(units), as_json)
             return
-    chosen = [each for each in units.values() if first_ms <= each.at <= until]
+    chosen = [each for each in units.values() if first_ms <= each.at < until]
     _write(settings, into, sorted(chosen, key=lambda each: each.at))
     click.echo(f"{len(chosen)} units written to {into}")
 

@@ -163,7 +163,7 @@ def check(ctx: click.Context, file: Path | None, settings: Settings, as_json: bo
     keyless: Counter[tuple[str, str]] = Counter()
     try:
         rules = desk.read() if file is None else desk.file(file, wall_clock_ms())
-        complaints = [*desk.complaints(rules), *desk.never_closing(rules)]
+        complaints = [*desk.complaints(rules), *desk.never_closing(rules), *desk.never_reached(rules)]
         keyless = Counter() if complaints else desk.keyless(rules)
     except ConfigError as error:
         complaints = error.complaints

@@ -251,7 +251,7 @@ def _connecting(make: Callable[Arguments, ConnectionFactory]) -> Callable[Argume
         """A connection to a Kafka cluster: `ConnectionFactory(servers, ...).connect()`, with its arguments and errors.
 
         It waits for a broker, for the blocking time at most; other handles are opened when they are needed. Close it, or use it as a context
-        manager.
+        manager. In a child of fork (gunicorn's preload, Celery, multiprocessing) it is closed: make another one there.
         """
         return make(*args, **settings).connect()
 

@@ -1011,6 +1011,11 @@ class Consumption:
             self._let_go(CLOSE_S)  # where whoever ended it could not
             raise self._ended.error(f"the reader of {self.topic!r}")
 
+    def left_behind(self, ended: Ended) -> None:
+        """In a child of fork: whatever a thread of the parent had in hand, nothing of it is touched any more."""
+        self._guard = threading.RLock()
+        self._ended, self._is_let_go = ended, True
+
     def fenced(self, failure: FencedError) -> None:
         """Somebody newer forwards or reads under our name: this reader ends and leaves the group, so that the newer one gets its partitions (R-26)."""
         self._ended = self._ended or self.life.lost_reader(str(failure), FencedError)

@@ -377,6 +377,10 @@ class PlainSender:
                 error.__cause__ = failure
                 delivery.fail(error)
 
+    def left_behind(self, ended: Ended) -> None:
+        """In a child of fork: whatever a thread of the parent had in hand, nothing of it is touched any more."""
+        self._lock, self._ended = threading.Lock(), ended
+
     def end(self, ended: Ended, timeout: float = CLOSE_S) -> None:
         """Waits for what is under way, but not for ever; what is left is reported as in doubt (R-66)."""
         with self._lock:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import threading
 import time
 import weakref
@@ -62,6 +63,17 @@ from uow.topics.path_map import PathMap
 OPEN: Final[dict[str, Session]] = {}
 """The sessions of this process that nobody closed, by id of their connection: nothing relies on garbage collection (R-65)."""
 _OPENING: Final = threading.Lock()
+
+
+def _leave_behind() -> None:
+    _OPENING.release()
+    for session in OPEN.values():
+        session.left_behind()
+    OPEN.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_OPENING.acquire, after_in_parent=_OPENING.release, after_in_child=_leave_behind)
 
 
 class Handles:
@@ -295,6 +307,15 @@ class Session:
             consumption.close()
 
     # -- the end
+
+    def left_behind(self) -> None:
+        """In a child of fork: none of its threads is there, and its sockets are the parent's. So each call says that it is closed, and nothing is done to it."""
+        ended = self.life.left_behind()
+        self._lock = threading.Lock()
+        for consumption, _ in self._readers:
+            consumption.left_behind(ended)
+        self.transactions.left_behind(ended)
+        self.plain.left_behind(ended)
 
     def _end_by_itself(self) -> None:
         """A loss event or the total time ended it: its handles go, without waiting for brokers."""

@@ -209,6 +209,10 @@ def policy_of(given: ReconnectPolicy | str) -> ReconnectPolicy:
         raise ConfigError("reconnect_policy", given, f"one of {', '.join(ReconnectPolicy)}") from None
 
 
+LEFT_BEHIND: Final = "this process is a child of fork, and its parent made it: make one here, after the fork"
+"""The event that ends everything of a parent in its child."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The event that ended an object.
@@ -368,6 +372,14 @@ class Life:
                 return False
             self._end(ConnectionState.CLOSED, self._ended or Ended("close() was called", self._wall()))
             return True
+
+    def left_behind(self) -> Ended:
+        """In a child of fork it is closed, whatever a thread of the parent had in hand; returns the event."""
+        ended = Ended(LEFT_BEHIND, self._wall())
+        self._changed = threading.Condition()
+        with self._changed:
+            self._end(ConnectionState.CLOSED, ended)
+        return ended
 
     def _end(self, state: ConnectionState, ended: Ended) -> None:
         self._state, self._ended = state, ended

@@ -361,6 +361,10 @@ class Transaction:
     def _taken_over(self) -> FencedError:
         return FencedError(f"transactional id {self.transactional_id!r} was taken over")
 
+    def left_behind(self, ended: Ended) -> None:
+        """In a child of fork it is over; its producer stays as it is."""
+        self._ended, self.state = ended, TransactionState.CLOSED
+
     def end(self, ended: Ended, timeout: float) -> None:
         """Waits for a commit under way, aborts what is open, and throws the producer away, all in `timeout` seconds."""
         self._ended = ended
@@ -552,6 +556,12 @@ class Transactions:
         transaction.abort()
         with self._lock:
             self._idle.append(transaction)
+
+    def left_behind(self, ended: Ended) -> None:
+        """In a child of fork: whatever a thread of the parent had in hand, nothing of them is touched any more."""
+        self._lock, self._ended = threading.Lock(), ended
+        for transaction in self._all:
+            transaction.left_behind(ended)
 
     def end(self, ended: Ended, timeout: float) -> None:
         """Aborts and closes all, in `timeout` seconds."""

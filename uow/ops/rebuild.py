@@ -11,13 +11,16 @@ Belongs here: playing and comparing. Does not belong here: rules (`uow.processor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import merge
+from types import MappingProxyType
 
+from uow.config.loading import Settings
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import (
+    Headers,
     LogReader,
     Output,
     Plan,
@@ -30,7 +33,9 @@ from uow.schemas import codec
 from uow.schemas.error_classes import DecodeError, UowError
 from uow.schemas.records import Answer
 from uow.schemas.registry import Registry
+from uow.spark_sink.destination_rules import NO_RULES, DestinationRules
 from uow.topics import headers as names
+from uow.topics.catalogue import expected, rules_topic
 from uow.topics.commands import KIND_ANSWER, RecordPlace, has_failed
 from uow.topics.routes import unit_topics
 
@@ -76,7 +81,7 @@ class RebuildDifference:
 def rebuilt(
     reader: LogReader, context: TaskContext, until_ms: int, registry: Registry | None = None
 ) -> dict[bytes, RebuiltUnit]:
-    """Every unit that results from the input up to this moment, by `uow-unit-id`.
+    """Every unit that results from the input, of groups that closed before this moment or by a record after it, by `uow-unit-id`.
 
     Args:
         reader: Where to read from.
@@ -134,25 +139,38 @@ def _plans(
         due = [each for each in commands if each.timestamp()[1] < last]
         commands = commands[len(due) :]
         yield from _played(task, records, due, failed)
-    if commands:
-        yield from _played(task, [], commands, failed)
-    plan = task.tick(until_ms)
-    if plan is not None:
+    yield from _played(task, [], commands, failed)
+    while (plan := task.tick(until_ms - 1)) is not None:
         yield plan
+        if not plan.is_cut:
+            return
+
+
+def _taken(task: PartitionTask, records: Sequence[RawRecord], commands: Sequence[RawRecord]) -> Iterator[Plan]:
+    """The plans for all of these. One that is full, or ends before a row that is not known yet, leaves the rest to the next."""
+    while True:
+        plan = task.process(records, commands)
+        yield plan
+        if not plan.is_cut:
+            return
+        if plan.awaits_rule is not None:
+            task.read_rules(records[-1].offset() + 1 if records else 0, lambda: None)
+        records = [each for each in records if each.offset() >= plan.next_offset]
+        commands = [each for each in commands if each.offset() >= plan.next_command]
 
 
 def _played(
     task: PartitionTask, records: Sequence[RawRecord], commands: Sequence[RawRecord], failed: Mapping[int, UowError]
 ) -> Iterator[Plan]:
-    """The plans of these: one, unless a command among them failed, which has its own."""
+    """The plans of these; a command among them that failed has its own."""
     if not any(each.offset() in failed for each in commands):
-        yield task.process(records, commands)
+        yield from _taken(task, records, commands)
         return
     for each in _in_turn(records, commands):
         if each.topic() == task.tp.topic:
-            yield task.process([each])
+            yield from _taken(task, [each], [])
         elif (why := failed.get(each.offset())) is None:
-            yield task.process([], [each])
+            yield from _taken(task, [], [each])
         else:
             yield task.refuse_command(each, why)
 
@@ -171,17 +189,54 @@ def _add(units: dict[bytes, RebuiltUnit], output: Output, at: int) -> None:
     unit.records.append((output.topic, output.key, output.value, tuple(output.headers)))
 
 
-def delivered(reader: LogReader, context: TaskContext) -> dict[bytes, RebuiltUnit]:
-    """Every unit that is in the destination's output topics, by `uow-unit-id`."""
+def delivered(
+    reader: LogReader,
+    context: TaskContext,
+    targets: Mapping[str, int] = MappingProxyType({}),
+    others: Collection[str] = (),
+) -> dict[bytes, RebuiltUnit]:
+    """Every unit that is in the destination's output topics, by `uow-unit-id`.
+
+    Args:
+        reader: Reads them.
+        context: Of the destination, as it is configured.
+        targets: Partition counts of the target topics of its rules.
+        others: Ids of the rules of other destinations, whose units may stand there as well.
+    """
     units: dict[bytes, RebuiltUnit] = {}
-    for topic in unit_topics(context.policy.routes, context.topics.units):
-        tps = [Tp(topic, number) for number in range(context.partitions)]
+    for topic in unit_topics(context.policy.routes, context.topics.units, targets):
+        tps = [Tp(topic, number) for number in range(targets.get(topic, context.partitions))]
         for tp, records in reader.read(reader.bounds(tps)):
             for record in records:
                 headers = record.headers() or []
-                if names.is_unit(headers) and any(name == names.UNIT_ID for name, _ in headers):
+                is_own = any(name == names.UNIT_ID for name, _ in headers) and _rule_id(headers) not in others
+                if names.is_unit(headers) and is_own:
                     _add(units, _as_output(tp, record), record.timestamp()[1])
     return units
+
+
+def _rule_id(headers: Headers) -> str:
+    """The rule that made a unit; empty for a unit of work."""
+    said = next((value for name, value in headers if name == names.RULE), None)
+    return (said or b"").partition(b"/")[0].decode(errors="replace")
+
+
+def whose_topic(topic: str, settings: Settings, rules: Mapping[str, DestinationRules]) -> str:
+    """Whose topic this is, in words, where its readers would take rebuilt units for new ones; nothing for a topic that nobody is known to read.
+
+    Args:
+        topic: Its name.
+        settings: The configuration.
+        rules: The rules of its destinations.
+    """
+    for name, policy in settings.destinations.items():
+        targets = dict.fromkeys(rules.get(name, NO_RULES).targets, False)
+        if topic in {spec.name for spec in expected(settings.application_id, name, policy, targets=targets)}:
+            return f"a topic of destination {name}, of its routes or of its rules"
+    for name, router in settings.routers.items():
+        if topic in {*router.inputs, rules_topic(settings.application_id)}:
+            return f"a topic of router {name}"
+    return ""
 
 
 def _as_output(tp: Tp, record: RawRecord) -> Output:
@@ -191,14 +246,14 @@ def _as_output(tp: Tp, record: RawRecord) -> Output:
 def differences(
     again: Mapping[bytes, RebuiltUnit], before: Mapping[bytes, RebuiltUnit], first_ms: int, last_ms: int
 ) -> Iterator[RebuildDifference]:
-    """Units of the interval that differ from the delivered ones, in the order in which their groups closed."""
+    """Units of the interval that differ from the delivered ones, in the order in which their groups closed. The last moment is no part of it."""
     for unit in sorted(again.values(), key=lambda each: (each.at, each.id)):
-        if first_ms <= unit.at <= last_ms:
+        if first_ms <= unit.at < last_ms:
             there = before.get(unit.unit_id)
             if there is None:
                 yield RebuildDifference(RebuildChange.ONLY_REBUILT, unit)
             elif there.records != unit.records:
                 yield RebuildDifference(RebuildChange.CHANGED, unit)
     for unit in sorted(before.values(), key=lambda each: (each.at, each.id)):
-        if first_ms <= unit.at <= last_ms and unit.unit_id not in again:
+        if first_ms <= unit.at < last_ms and unit.unit_id not in again:
             yield RebuildDifference(RebuildChange.ONLY_DELIVERED, unit)

@@ -26,6 +26,7 @@ from uow.processor.rules.columns import WrongRows
 from uow.processor.rules.deployment import Deployment
 from uow.processor.rules.in_force import valid
 from uow.processor.rules.possible import complaints_about_closing
+from uow.processor.rules.reach import complaints_about_reach
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleDatabase, RuleFile, rule_source
 from uow.processor.rules.transforms import installed
@@ -105,6 +106,10 @@ class RuleDesk:
     def never_closing(self, rules: RuleSet) -> list[Complaint]:
         """Conditions in the rows of the latest version by which no group closes: mistakes, but workers go on by rows that have them."""
         return [*complaints_about_closing(rules, self.settings.destinations)]
+
+    def never_reached(self, rules: RuleSet) -> list[Complaint]:
+        """Rules of the latest version to which the configured routers bring no record. Others may, so such a version can be put in force."""
+        return [*complaints_about_reach(rules, self.settings.routers)]
 
     def _judge(self, transforms: Callable[[], Collection[str] | None] = installed) -> Deployment:
         """The check that workers make, as far as it can be made here."""

@@ -237,7 +237,7 @@ class _Play:
 
     def send(self, rest: str, at: int) -> None:
         """A line `send`."""
-        before, _, value = rest.partition(" value ")
+        before, _, value = f" {rest} ".partition(" value ")
         key: bytes | None = None
         topic, times, headers = _INPUT, 1, list[tuple[str, bytes | None]]()
         for word in before.split():
@@ -255,7 +255,7 @@ class _Play:
         for worker in self.workers.values():
             worker.look(at)
         for _ in range(times):
-            record = _Record(topic, self._offset, key, (value or "<Test/>").encode(), headers, at)
+            record = _Record(topic, self._offset, key, (value.strip() or "<Test/>").encode(), headers, at)
             self._offset += 1
             routed = self._routing.route(record, headers, at)
             self._rejected += routed.fate in (Fate.REJECTED, Fate.SET_ASIDE)
@@ -285,12 +285,12 @@ class _Play:
 
     def reply(self, rest: str, at: int, where: str) -> None:
         """A line `reply`."""
-        before, _, value = rest.partition(" value ")
+        before, _, value = f"{rest} ".partition(" value ")
         mark, _, number = before.strip().partition(" ")
         if mark not in self._calls or not number.strip().isdecimal():
             raise ScenarioError(f"{where} is not `reply MARK NUMBER [value ...]` of a call before it")
-        said = f"header:{names.CORRELATION_ID}={request_id(self._calls[mark], int(number))} "
-        self.send(f"{said} value {value}" if value else said, at)
+        said = f"header:{names.CORRELATION_ID}={request_id(self._calls[mark], int(number))}"
+        self.send(f"{said} value {value}", at)
 
     def came(self, at: int) -> tuple[list[Came], int]:
         """All that came out since the last call, and how many records were refused; `notices` counts the cancel notices."""
@@ -375,7 +375,7 @@ def _do(played: _Play, verb: str, rest: str, now: int, where: str) -> None:
     """Does what a line says."""
     match verb:
         case "send":
-            played.send(f"{rest} ", now)
+            played.send(rest, now)
         case "expect":
             _expect(played, rest, now, where)
         case "call":
