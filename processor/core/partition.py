@@ -140,7 +140,7 @@ class Partition(PartitionState):
         if self.is_full():
             self.is_cut |= bool(records)
             return False
-        self._deliver_left()
+        self.deliver_left()
         if records and records[0].offset() < self.position:
             fresh = [record for record in records if record.offset() >= self.position]
             self.counts.received += len(records) - len(fresh)
@@ -785,7 +785,7 @@ class Partition(PartitionState):
             False where the plan is full before that. The clock has then come as far as the last deadline that was dealt with: what is left
             is not due yet by it, or in that same moment.
         """
-        if not self._deliver_left():
+        if not self.deliver_left():
             return False
         now = max(now, self.clock)
         while (group := self.first_due(now)) is not None:  # it is the one `at` which the code fails
@@ -882,7 +882,7 @@ class Partition(PartitionState):
         if self.freed and not self._is_freeing:
             self._deliver_first()
 
-    def _deliver_left(self) -> bool:
+    def deliver_left(self) -> bool:
         """Delivers what had its turn in the plan before, which was full, ahead of everything else. False if this one is full before that."""
         if self.freed:
             self._deliver_first()

@@ -118,6 +118,27 @@ def test_what_a_full_plan_left_leaves_before_anything_else_b118(is_restarted: bo
     assert units(played) == ["X", "Y", "other"]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_a_full_plan_left_waits_for_no_record_and_for_no_router_b118(is_restarted: bool) -> None:
+    """It was the last of a burst, and a router's input was blocked: it stayed until the next record."""
+    context = context_of(policy_of(), rules=Table(ordered("X"), ordered("Y"), ordered("Z")), plan_bytes=0)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r("X", at=0), r("Y", at=1), r("Z", at=1), r("Z", at=1), r("Y", at=1), r("X", at=2))
+    assert (units(played), played.plans[-1].is_cut) == (["X"], True)
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    left = []
+    while played.task.next_deadline() == 0:
+        plan = played.task.tick(ms(1_000), 0)
+        assert plan is not None
+        played._take(plan)
+        left.append(plan.is_cut)
+    assert (units(played), left, played.task.clock) == (["X", "Y", "Z"], [True, False], ms(2))
+    assert played.task.tick(ms(1_000), 0) is None
+
+
 @pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
 def test_neither_a_command_nor_a_unit_that_is_due_overtakes_what_a_full_plan_left_b118(plan_bytes: int) -> None:
     policy = policy_of(incomplete_expiration_ms=10_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)

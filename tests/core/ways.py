@@ -177,8 +177,8 @@ class _Worker:
                         **self.latest,
                     )
                 )
-        for _ in range(1 + len(self.task.partition.kept)):
-            self._until_done(Batch(COMPONENTS))  # lets go of what a full plan kept
+        for _ in range(2 * len(self.task.partition.kept)):
+            self._until_done(Batch(COMPONENTS))  # lets go of what a full plan kept; no other one needs it
         drained = self.task.drain()
         if drained is not None:
             self._write(drained)
