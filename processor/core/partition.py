@@ -898,6 +898,8 @@ class Partition(PartitionState):
                 self.bring(group)
                 self._carry_out(decide_due(self._moment(group, self.clock)), None)
         self.faulty.at, self._is_freeing = None, False
+        for group in self.freed:
+            self.wait_for_its_turn(group)
 
     def _apply(self, change: Change) -> Group | None:
         """Carries out one change; returns its group."""

@@ -446,6 +446,13 @@ class PartitionState:
             self.put_aside(group.id)
         self.schedule(group)
 
+    def wait_for_its_turn(self, group: Group) -> None:
+        """A group whose time has come has its turn, in a full plan: its row says that it waits since that time, so that a restore tells it from one that waits for its time alone."""
+        assert group.ruled is not None
+        if group.ruled.waits_since < group.deliver_at <= self.clock:
+            group.apply(Waits(group.id, group.generation, group.deliver_at))
+            self.happened.amended.append(group)
+
     def add_restored(self, group: Group) -> None:
         """A group that a restore has found; of one key the newest that does not wait has the place in `groups`."""
         if group.id in self.groups:

@@ -139,6 +139,27 @@ def test_what_a_full_plan_left_waits_for_no_record_and_for_no_router_b118(is_res
     assert played.task.tick(ms(1_000), 0) is None
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_a_full_plan_left_leaves_before_a_command_also_if_it_waited_for_its_time_first_w08_b118(
+    is_restarted: bool,
+) -> None:
+    """After a restart it looked like one that waits for its time alone, and was cancelled."""
+    context = context_of(policy_of(), rules=Table(ordered("X"), ordered("Y")), plan_bytes=0)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r("X", at=0), r("Y", at=1, deliver_at=ms(5)), r("Y", at=1), r("X", at=6))
+    assert units(played) == ["X"], "the plan is full"
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    played.now = 7
+    cancel = played.command(told("cancel", id="low-stock/Y", at=7))
+    for _ in range(2):
+        played._take(played.task.process([], [cancel]))
+    assert [(made.id, made.closed_at) for made in played.units] == [("low-stock/X", ms(6)), ("low-stock/Y", ms(5))]
+    assert [each.text for each in played.answers] == ["the group is closed already: complete, reason count"]
+
+
 @pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
 def test_neither_a_command_nor_a_unit_that_is_due_overtakes_what_a_full_plan_left_b118(plan_bytes: int) -> None:
     policy = policy_of(incomplete_expiration_ms=10_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
