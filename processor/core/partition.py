@@ -667,15 +667,13 @@ class Partition(PartitionState):
         return group_id in self.aside and self.holder(group_id, component_id) is not None
 
     def _make_room(self, row: GroupPolicy) -> None:
-        """Closes the oldest open groups of a rule that has as many as it may (B-37)."""
+        """Closes the open groups that arrived first of a rule that has as many as it may (B-37)."""
         siblings = self.by_rule.get(row.rule_id, {})
         most = row.max_open_groups
         if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST:
             return
         own, self.in_hand = self.in_hand, NOTHING
-        while len(siblings) >= most and (
-            oldest := next((each for each in siblings if not self.faulty.has(each)), None)
-        ):
+        while len(siblings) >= most and (oldest := self.oldest_of_rule(row.rule_id)):
             self.faulty.at = oldest
             self.bring(oldest)
             now = Situation(oldest, None, None, self.clock, self.position, oldest.policy(self.policy))
