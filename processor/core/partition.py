@@ -648,8 +648,8 @@ class Partition(PartitionState):
             return None
         if group is not None and self._close_before(group, arrival, now):
             return self._take_ruled(record, marks, own, self._situation(marks.id, None, record.offset() + 1))
-        if group is None:
-            self._make_room(own)
+        if group is None and self._make_room(own):  # it may have been behind them, and they may have had the credit
+            now = now._replace(first=self.first_place(row), credits=row.rule_id in self.credits)
         if row.assigns:
             marks = marks._replace(seq=group.highest + 1 if group is not None else 1, end=False, total=None)
         body = encode_component(self.reader.component(record, marks))
@@ -666,12 +666,11 @@ class Partition(PartitionState):
             return True
         return group_id in self.aside and self.holder(group_id, component_id) is not None
 
-    def _make_room(self, row: GroupPolicy) -> None:
-        """Closes the open groups that arrived first of a rule that has as many as it may (B-37)."""
-        siblings = self.by_rule.get(row.rule_id, {})
-        most = row.max_open_groups
-        if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST:
-            return
+    def _make_room(self, row: GroupPolicy) -> bool:
+        """Closes the open groups that arrived first of a rule that has as many as it may (B-37). True if there were any."""
+        siblings, most = self.by_rule.get(row.rule_id, {}), row.max_open_groups
+        if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST or len(siblings) < most:
+            return False
         own, self.in_hand = self.in_hand, NOTHING
         while len(siblings) >= most and (oldest := self.oldest_of_rule(row.rule_id)):
             self.faulty.at = oldest
@@ -679,6 +678,7 @@ class Partition(PartitionState):
             now = Situation(oldest, None, None, self.clock, self.position, oldest.policy(self.policy))
             self._carry_out(decide_oldest(now), None)
         self.faulty.at, self.in_hand = None, own
+        return True
 
     def _close_before(self, group: Group, arrival: Arrival, now: Situation) -> bool:
         """Closes the open group where the component in hand must not join it any more. True if it takes none any more, and the next may open."""

@@ -221,3 +221,16 @@ def test_a_group_that_the_same_record_opens_does_not_overtake_what_a_full_plan_l
     played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
     played.send(r("X", at=6), r("Y", at=20), r("Y", at=21), r("Z", at=30, arrived=13), clock(31))
     assert units(played) == ["X", "Y"]
+
+
+def test_a_group_that_closes_the_first_one_to_make_room_does_not_wait_for_it_b37_b118() -> None:
+    """It was complete at once, and stayed until the routers' inputs were read, or a restart."""
+    rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL, "max_open_groups": 1}
+    rule |= {"at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    partial = ExpirationPolicy.DELIVER_PARTIAL
+    rows = [
+        row(name, complete_count=count, age_ms=90_000, on_give_up=partial, rule=rule)
+        for name, count in (("X", 2), ("Y", 1))
+    ]
+    played = told_by(r("X", at=0), r("Y", at=1), rules=rows)
+    assert [(made.id[-1], made.reason) for made in played.units] == [("X", "limit"), ("Y", "count")]
