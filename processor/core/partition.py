@@ -441,12 +441,17 @@ class Partition(PartitionState):
         if command.dry_run:
             return False, f"{DRY_RUN_WOULD}{text}"
         self._remember(command, at)
+        former = self.live.get(row.row_key)
         self.hold_live(row)
         groups = [*self.by_rule.get(row.rule_id, ())]
         for group in groups:
             self.faulty.at = group
-            if self.follow(group, row) and row.calendars:
-                self.happened.amended.append(group)  # what they name now is to stay
+            if self.follow(group, row):
+                is_to_stay = bool(row.calendars)  # what they name now
+            else:  # it cannot take it, and a restart knows the latest version alone
+                is_to_stay = former is not None and group.policy(self.policy) is former
+            if is_to_stay:
+                self.happened.amended.append(group)
         self.faulty.at = None
         for group_id in {group.id for group in groups if group.ruled is not None and group.ruled.waits_since}:
             self.settle(group_id)  # a command without a generation means the same group as after a restart
