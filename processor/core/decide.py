@@ -761,7 +761,8 @@ def _due_by_rule(
     )  # nothing else makes a group whole while nothing arrives (B-13)
     due = due or now.clock
     if group.ruled.waits_since:
-        is_too_old = policy.waiting_age_ms is not None and due == group.ruled.waits_since + policy.waiting_age_ms + 1
+        most = None if policy.release is Release.AUTO else policy.waiting_age_ms  # its time alone limits that
+        is_too_old = most is not None and due == group.ruled.waits_since + most + 1
         if is_too_old and policy.at_waiting_limit is AtWaitingLimit.REDIRECT:
             return Undelivered(now.close(UnitOutcome.FAILED, Reason.LIMIT, due), UowError)
         return delivered(now.close(UnitOutcome.COMPLETE, group.complete_reason(), due), group.held, policy)

@@ -98,11 +98,6 @@ def _aside_key(group: Group) -> bytes:
     return group.id.ljust(MAX_ID_BYTES + 1, b"\0") + length + group.generation.to_bytes(8, "big")
 
 
-def _first_offset(group: Group) -> int:
-    first = next(iter(group.held.values()), None)
-    return -1 if first is None else decode_component(first).source.offset
-
-
 def _completed(group: Group) -> tuple[int, int]:
     """When a group that waits was complete, and its last component's offset: nothing else of it survives a restart."""
     assert group.ruled is not None
@@ -146,7 +141,8 @@ class PartitionState:
         known: How many components they know.
         waiting: Groups that are complete and not allowed to leave, by the rule's id, in the order in which they were complete.
         credits: Rules of which the next group that is complete may leave at once (B-105).
-        by_rule: Open groups by rule, by the rule's id, in the order in which they opened.
+        by_rule: Open groups by rule, by the rule's id.
+        by_arrival: The same as heaps by their places, of rules that were asked for their oldest group; closed ones leave when they come up (B-37).
         counted: How the groups of rows count, by their names (`counted_groups`).
         awaits_rule: Name of a row that is not known as far as `A-rules` was read, so that `position` stays at its record; or None.
         arrivals: Groups of the rules that deliver in order, by the rule's id, as a heap by their places; closed ones leave when they come up (B-118).
@@ -208,6 +204,7 @@ class PartitionState:
         self.unit_deadlines = Deadlines(policy, self.faulty)
         self.rule_deadlines = Deadlines(policy, self.faulty)
         self.by_rule: dict[str, dict[Group, None]] = {}
+        self.by_arrival: dict[str, list[tuple[Place, Group]]] = {}
         self.aside: dict[bytes, dict[int, Group]] = {}
         self.several: dict[bytes, Generations] = {}
         self.known = Known()
@@ -258,8 +255,22 @@ class PartitionState:
         """The group is one of this row; in a restore with what it holds already, see `Group.rule`. Raises `DecodeError` if that cannot be read."""
         group.rule(policy, deadlines)
         self.by_rule.setdefault(policy.rule_id, {})[group] = None
+        if (line := self.by_arrival.get(policy.rule_id)) is not None:
+            heappush(line, (place_of(group), group))
+            if len(line) > 2 * len(self.by_rule[policy.rule_id]) + 1024:  # most are closed
+                del self.by_arrival[policy.rule_id]
         if policy.delivers_in_order:
             self._arrive(group, policy)
+
+    def oldest_of_rule(self, rule_id: str) -> Group | None:
+        """Of the open groups of a rule that can be closed the one that arrived first: a restart knows no other order (B-37)."""
+        line = self.by_arrival.get(rule_id)
+        if line is None:
+            line = self.by_arrival[rule_id] = [(place_of(each), each) for each in self.by_rule.get(rule_id, ())]
+            heapify(line)
+        while line and (not line[0][1].is_open or self.faulty.has(line[0][1])):
+            heappop(line)
+        return line[0][1] if line else None
 
     # -- groups of a rule in the order of their arrival (B-118) ---------------------------------------------------------
 
@@ -446,6 +457,13 @@ class PartitionState:
             self.put_aside(group.id)
         self.schedule(group)
 
+    def wait_for_its_turn(self, group: Group) -> None:
+        """A group whose time has come has its turn, in a full plan: its row says that it waits since that time, so that a restore tells it from one that waits for its time alone."""
+        assert group.ruled is not None
+        if group.ruled.waits_since < group.deliver_at <= self.clock:
+            group.apply(Waits(group.id, group.generation, group.deliver_at))
+            self.happened.amended.append(group)
+
     def add_restored(self, group: Group) -> None:
         """A group that a restore has found; of one key the newest that does not wait has the place in `groups`."""
         if group.id in self.groups:
@@ -453,11 +471,11 @@ class PartitionState:
         self._put(group)
 
     def order_restored(self) -> None:
-        """After a restore: who waits, in the order in which they were complete, and who opened first."""
+        """After a restore: who waits, in the order in which they were complete, and who arrived first."""
         ruled = [(group, group.ruled) for group in self.groups.values() if group.ruled is not None]
         self.by_rule, self.waiting, self.arrivals = {}, {}, {}
         meet = self.faulty.meet
-        for group, of in sorted(ruled, key=lambda each: (each[0].opened_at, _first_offset(meet(each[0])))):
+        for group, of in ruled:
             self.by_rule.setdefault(of.policy.rule_id, {})[group] = None
             if of.policy.delivers_in_order:
                 self._arrive(group, of.policy)
@@ -650,6 +668,8 @@ class PartitionState:
             siblings.pop(group, None)
             if not siblings:
                 table.pop(rule_id, None)
+        if rule_id not in self.by_rule:
+            self.by_arrival.pop(rule_id, None)
         if rule_id in self.arrivals:
             self._free_first(rule_id)
 

@@ -118,6 +118,48 @@ def test_what_a_full_plan_left_leaves_before_anything_else_b118(is_restarted: bo
     assert units(played) == ["X", "Y", "other"]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_a_full_plan_left_waits_for_no_record_and_for_no_router_b118(is_restarted: bool) -> None:
+    """It was the last of a burst, and a router's input was blocked: it stayed until the next record."""
+    context = context_of(policy_of(), rules=Table(ordered("X"), ordered("Y"), ordered("Z")), plan_bytes=0)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r("X", at=0), r("Y", at=1), r("Z", at=1), r("Z", at=1), r("Y", at=1), r("X", at=2))
+    assert (units(played), played.plans[-1].is_cut) == (["X"], True)
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    left = []
+    while played.task.next_deadline() == 0:
+        plan = played.task.tick(ms(1_000), 0)
+        assert plan is not None
+        played._take(plan)
+        left.append(plan.is_cut)
+    assert (units(played), left, played.task.clock) == (["X", "Y", "Z"], [True, False], ms(2))
+    assert played.task.tick(ms(1_000), 0) is None
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_a_full_plan_left_leaves_before_a_command_also_if_it_waited_for_its_time_first_w08_b118(
+    is_restarted: bool,
+) -> None:
+    """After a restart it looked like one that waits for its time alone, and was cancelled."""
+    context = context_of(policy_of(), rules=Table(ordered("X"), ordered("Y")), plan_bytes=0)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r("X", at=0), r("Y", at=1, deliver_at=ms(5)), r("Y", at=1), r("X", at=6))
+    assert units(played) == ["X"], "the plan is full"
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    played.now = 7
+    cancel = played.command(told("cancel", id="low-stock/Y", at=7))
+    for _ in range(2):
+        played._take(played.task.process([], [cancel]))
+    assert [(made.id, made.closed_at) for made in played.units] == [("low-stock/X", ms(6)), ("low-stock/Y", ms(5))]
+    assert [each.text for each in played.answers] == ["the group is closed already: complete, reason count"]
+
+
 @pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
 def test_neither_a_command_nor_a_unit_that_is_due_overtakes_what_a_full_plan_left_b118(plan_bytes: int) -> None:
     policy = policy_of(incomplete_expiration_ms=10_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
@@ -179,3 +221,16 @@ def test_a_group_that_the_same_record_opens_does_not_overtake_what_a_full_plan_l
     played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
     played.send(r("X", at=6), r("Y", at=20), r("Y", at=21), r("Z", at=30, arrived=13), clock(31))
     assert units(played) == ["X", "Y"]
+
+
+def test_a_group_that_closes_the_first_one_to_make_room_does_not_wait_for_it_b37_b118() -> None:
+    """It was complete at once, and stayed until the routers' inputs were read, or a restart."""
+    rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL, "max_open_groups": 1}
+    rule |= {"at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    partial = ExpirationPolicy.DELIVER_PARTIAL
+    rows = [
+        row(name, complete_count=count, age_ms=90_000, on_give_up=partial, rule=rule)
+        for name, count in (("X", 2), ("Y", 1))
+    ]
+    played = told_by(r("X", at=0), r("Y", at=1), rules=rows)
+    assert [(made.id[-1], made.reason) for made in played.units] == [("X", "limit"), ("Y", "count")]

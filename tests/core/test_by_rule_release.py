@@ -166,6 +166,14 @@ def test_waiting_is_bounded_by_number_and_age_b107(at_limit: AtWaitingLimit) -> 
         assert [(each.outcome, each.reason) for each in played.outcomes] == [("failed", "limit")] * 2
 
 
+def test_a_unit_that_waits_for_its_time_alone_has_no_limit_of_waiting_w08_b107() -> None:
+    """It failed where its time came in the very millisecond after `waiting_age_ms`."""
+    rules = [holding(Release.AUTO, waiting_age_ms=20_000, at_waiting_limit=AtWaitingLimit.REDIRECT)]
+    for at in (20.999, 21.001, 21.002):
+        played = told_by(r(at=1, deliver_at=ms(at)), r(at=1), clock(22), rules=rules)
+        assert (sizes(played), played.outcomes) == ([("complete", "count", 2)], [])
+
+
 def test_what_waits_for_its_time_makes_room_for_the_next_group_w08() -> None:
     steps = [r(at=0, deliver_at=ms(20)), r(at=0), r(at=1), clock(19.9)]
     played = told_by(*steps, rules=[row(complete_count=2, age_ms=15_000)])
