@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import count, islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -61,6 +61,9 @@ COMPONENT_BYTES = 100
 """Memory of a group and of a component beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
 NOTHING = -1
 """No record is in hand."""
+
+ByArrival = list[tuple[Place, int, Group]]
+"""Groups of a rule as a heap by their places. A closed one stays until it comes up, and may have the place of an open one: once its id is forgotten, generations count from 1 again. Then a serial number decides."""
 
 
 class PartitionAddress(NamedTuple):
@@ -204,13 +207,14 @@ class PartitionState:
         self.unit_deadlines = Deadlines(policy, self.faulty)
         self.rule_deadlines = Deadlines(policy, self.faulty)
         self.by_rule: dict[str, dict[Group, None]] = {}
-        self.by_arrival: dict[str, list[tuple[Place, Group]]] = {}
+        self.by_arrival: dict[str, ByArrival] = {}
         self.aside: dict[bytes, dict[int, Group]] = {}
         self.several: dict[bytes, Generations] = {}
         self.known = Known()
         self.waiting: dict[str, dict[Group, None]] = {}
         self.credits: set[str] = set()
-        self.arrivals: dict[str, list[tuple[Place, Group]]] = {}
+        self.arrivals: dict[str, ByArrival] = {}
+        self._serials = count()
         self.freed: dict[Group, None] = {}
         self._is_freeing = False
         self.strays: dict[bytes, Stray] = {}
@@ -256,7 +260,7 @@ class PartitionState:
         group.rule(policy, deadlines)
         self.by_rule.setdefault(policy.rule_id, {})[group] = None
         if (line := self.by_arrival.get(policy.rule_id)) is not None:
-            heappush(line, (place_of(group), group))
+            heappush(line, self._entry(group))
             if len(line) > 2 * len(self.by_rule[policy.rule_id]) + 1024:  # most are closed
                 del self.by_arrival[policy.rule_id]
         if policy.delivers_in_order:
@@ -266,11 +270,14 @@ class PartitionState:
         """Of the open groups of a rule that can be closed the one that arrived first: a restart knows no other order (B-37)."""
         line = self.by_arrival.get(rule_id)
         if line is None:
-            line = self.by_arrival[rule_id] = [(place_of(each), each) for each in self.by_rule.get(rule_id, ())]
+            line = self.by_arrival[rule_id] = [self._entry(each) for each in self.by_rule.get(rule_id, ())]
             heapify(line)
-        while line and (not line[0][1].is_open or self.faulty.has(line[0][1])):
+        while line and (not line[0][-1].is_open or self.faulty.has(line[0][-1])):
             heappop(line)
-        return line[0][1] if line else None
+        return line[0][-1] if line else None
+
+    def _entry(self, group: Group) -> tuple[Place, int, Group]:
+        return place_of(group), next(self._serials), group
 
     # -- groups of a rule in the order of their arrival (B-118) ---------------------------------------------------------
 
@@ -281,12 +288,12 @@ class PartitionState:
 
     def _first_arrived(self, rule_id: str) -> Group | None:
         line = self.arrivals.get(rule_id)
-        while line and not self._is_waited_for(line[0][1]):
+        while line and not self._is_waited_for(line[0][-1]):
             heappop(line)
         if not line:
             self.arrivals.pop(rule_id, None)
             return None
-        return line[0][1]
+        return line[0][-1]
 
     def _is_waited_for(self, group: Group) -> bool:
         """False if it is closed, cannot leave, or has taken a version of its row by which nobody waits for it."""
@@ -297,10 +304,10 @@ class PartitionState:
     def _arrive(self, group: Group, policy: GroupPolicy) -> None:
         line = self.arrivals.setdefault(policy.rule_id, [])
         if len(line) > 2 * len(self.by_rule[policy.rule_id]) + 1024:
-            line[:] = [each for each in line if each[1].is_open]
+            line[:] = [each for each in line if each[-1].is_open]
             heapify(line)
         before = self._first_arrived(policy.rule_id)
-        heappush(self.arrivals.setdefault(policy.rule_id, line), (place_of(group), group))
+        heappush(self.arrivals.setdefault(policy.rule_id, line), self._entry(group))
         if before is not None and before.ruled is not None and place_of(group) < place_of(before):
             before.ruled.is_behind = before.ruled.waits_since > 0 and before not in self.freed
 

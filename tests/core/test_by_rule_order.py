@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, told_by
-from tests.core.script import TOPICS, Story, c, clock, context_of, ms, policy_of, told
+from tests.core.script import TOPICS, Story, c, check_counts, clock, context_of, ms, policy_of, told
 from tests.engine.restored_logs import Logs
 from tests.engine.test_by_rule_restored import restored, write
 from tests.fake_record import INPUT
@@ -234,3 +234,40 @@ def test_a_group_that_closes_the_first_one_to_make_room_does_not_wait_for_it_b37
     ]
     played = told_by(r("X", at=0), r("Y", at=1), rules=rows)
     assert [(made.id[-1], made.reason) for made in played.units] == [("X", "limit"), ("Y", "count")]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"deliver_order": DeliverOrder.FIRST_ARRIVAL},
+        {"max_open_groups": 6, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST},
+    ],
+)
+def test_a_group_may_arrive_when_a_forgotten_one_of_its_id_did_b37_b118(rule: dict[str, Any]) -> None:
+    """Its generation begins at 1 again, so both have one place: the code failed at it while the closed one was not first yet."""
+    rows = [row(name, complete_count=2, age_ms=60_000, rule=rule) for name in "ABCDEFGHIJ"]
+    for seed in range(50):
+        rnd, at = Random(seed), 0.0
+        played = Story(PartitionTask(INPUT, context_of(policy_of(closed_max_groups=2), rules=Table(*rows))))
+        for _ in range(150):
+            at += rnd.choice([0, 0, 0, 0.001])
+            played.send(r(rnd.choice("ABCDEFGHIJ"), at=at))
+        check_counts(played.task.counts, played.task.groups)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"deliver_order": DeliverOrder.FIRST_ARRIVAL},
+        {"max_open_groups": 3, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST},
+    ],
+)
+def test_a_router_may_say_of_a_group_the_arrival_of_a_forgotten_one_b37_b118(rule: dict[str, Any]) -> None:
+    rows = [
+        row(name, complete_count=2, age_ms=900_000, on_give_up=ExpirationPolicy.DELIVER_PARTIAL, rule=rule)
+        for name in "ABCDE"
+    ]
+    played = Story(PartitionTask(INPUT, context_of(policy_of(closed_retention_ms=1_000), rules=Table(*rows))))
+    played.send(r("A", at=1), r("B", at=2), r("C", at=3), r("D", at=4), told("cancel", id="low-stock/C", at=5))
+    played.send(*([r("E", at=20)] * 2), r("C", at=30, arrived=3))
+    assert "low-stock/C" in played.open
