@@ -686,12 +686,19 @@ def decide_announced(now: Situation) -> Decision:
 
 def decide_released(now: Situation, command: Command | None = None) -> Decision:
     """A group that waited is let go, complete as it was."""
+    effect = _let_go(now, now.clock, command)
+    return Decision((effect.closed,), (effect,))
+
+
+def _let_go(now: Situation, at: int, command: Command | None = None) -> Delivered | Undelivered:
+    """The unit of a group that waited; it is partial if it is complete without a number that was waived."""
     group = now.group
     assert group is not None
     assert group.ruled is not None
-    closed = now.close(UnitOutcome.COMPLETE, group.complete_reason(), now.clock)
-    effect = delivered(closed, group.held, group.ruled.policy, command)
-    return Decision((effect.closed,), (effect,))
+    outcome, reason = group.closing()
+    if outcome is UnitOutcome.COMPLETE:
+        reason = group.complete_reason()
+    return delivered(now.close(outcome, reason, at), group.held, group.ruled.policy, command)
 
 
 def decide_crowded_out(now: Situation) -> Decision:
@@ -765,7 +772,7 @@ def _due_by_rule(
         is_too_old = most is not None and due == group.ruled.waits_since + most + 1
         if is_too_old and policy.at_waiting_limit is AtWaitingLimit.REDIRECT:
             return Undelivered(now.close(UnitOutcome.FAILED, Reason.LIMIT, due), UowError)
-        return delivered(now.close(UnitOutcome.COMPLETE, group.complete_reason(), due), group.held, policy)
+        return _let_go(now, due)
     if complete.at == 0 or complete.at < give_up.at:
         if must_wait(policy, group.deliver_at, now, place_of(group)):
             return Waits(group.id, group.generation, max(due, 1))

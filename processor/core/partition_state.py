@@ -101,6 +101,11 @@ def _aside_key(group: Group) -> bytes:
     return group.id.ljust(MAX_ID_BYTES + 1, b"\0") + length + group.generation.to_bytes(8, "big")
 
 
+def _was_complete(group: Group, outcome: UnitOutcome) -> bool:
+    """True if its unit was complete when it left, if only without numbers that were waived."""
+    return outcome is UnitOutcome.COMPLETE or (outcome is UnitOutcome.PARTIAL and group.complete)
+
+
 def _completed(group: Group) -> tuple[int, int]:
     """When a group that waits was complete, and its last component's offset: nothing else of it survives a restart."""
     assert group.ruled is not None
@@ -667,7 +672,7 @@ class PartitionState:
             self.manifest_bytes -= ruled.called.memory_bytes
             if ruled.called.has_notices:
                 self.left_bytes -= CLOSE_BYTES * len(group.unanswered())
-        if rule_id in self.credits and not ruled.waits_since and outcome is UnitOutcome.COMPLETE:
+        if rule_id in self.credits and not ruled.waits_since and _was_complete(group, outcome):
             self.credits.discard(rule_id)
             self.happened.credits[rule_id] = False
         for table in (self.by_rule, self.waiting):

@@ -30,6 +30,7 @@ from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import DecodeError, InternalError, OutOfSequenceRangeError
+from uow.schemas.records import Range
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy, ViolationPolicy
 from uow.topics.rules import AtWaitingLimit, Cardinality, Numbering, Release, Source
@@ -289,3 +290,31 @@ def test_a_refused_component_leaves_a_waiting_group_where_it_was(is_restarted: b
         played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
     assert played.send(r("many", at=2, rule="many", id="k", source_name="web")) == []
     assert len(played.task.groups) == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "lets_go"),
+    [
+        ({"release": Release.HOLD_ALL}, released(at=3)),
+        ({"release": Release.HOLD_ALL}, told("release", id="low-stock/UK", at=3)),
+        ({"release": Release.HOLD_ALL, "waiting_age_ms": 1_000, "at_waiting_limit": AtWaitingLimit.DELIVER}, clock(9)),
+        ({"release": Release.HOLD_ALL, "max_waiting": 0, "at_waiting_limit": AtWaitingLimit.DELIVER}, clock(3)),
+        ({"release": Release.AUTO}, clock(6)),
+    ],
+)
+def test_a_unit_that_waited_is_partial_where_a_number_was_waived_w203_b107(rule: dict[str, Any], lets_go: Any) -> None:
+    """As it is where nothing waits."""
+    deliver_at = str(ms(5)) if rule["release"] is Release.AUTO else None
+    said = {} if deliver_at is None else {"deliver_at": deliver_at}
+    steps = [r(at=0, seq=1, **said), told("waive", id="low-stock/UK", seq="2", at=1), r(at=2, seq=3, end="true")]
+    played = told_by(*steps, lets_go, rules=[row(rule={"sequence": Numbering.GIVEN} | rule)])
+    (unit,) = played.units
+    assert (unit.outcome, unit.reason, unit.missing) == ("partial", "command", (Range(2, 2),))
+
+
+def test_a_unit_without_a_waived_number_uses_up_the_credit_as_any_other_b105_w203() -> None:
+    hold = row(rule={"sequence": Numbering.GIVEN, "release": Release.HOLD_FIRST}, name="*")
+    first = [r("*", id="low-stock/1", at=1, seq=1), told("waive", id="low-stock/1", seq="2", at=2)]
+    first.append(r("*", id="low-stock/1", at=3, seq=3, end="true"))
+    played = told_by(released(at=0), *first, r("*", id="low-stock/2", at=4, seq=1, end="true"), rules=[hold])
+    assert [made.id for made in played.units] == ["low-stock/1"]
