@@ -115,6 +115,7 @@ class Situation(NamedTuple):
         newest: The highest generation among the open groups of the id.
         credits: True if a release was asked for when none of the rule's groups waited (B-105).
         first: Of a rule that delivers in order the place of the first open group, see `place_of`; None if none is open.
+        lets_go_first: True if a group of the rule has its turn and is still here, because the plan is full (B-118).
         is_known: True if a unit of the id that waits, or that was delivered and is remembered, has a component of this id (B-38).
         kept: The components of the closed group, if its unit may still be corrected; asked only where no group is open (B-205).
     """
@@ -130,6 +131,7 @@ class Situation(NamedTuple):
     newest: int = 0
     credits: bool = False
     first: Place | None = None
+    lets_go_first: bool = False
     is_known: bool = False
     kept: Group | None = None
 
@@ -662,7 +664,7 @@ def must_wait(row: GroupPolicy, deliver_at: int, now: Situation, place: Place) -
     """True if a complete group of this row and place may not leave now (W-08, B-104, B-105, B-118)."""
     if deliver_at > now.clock or row.release is Release.HOLD_ALL:
         return True
-    if row.delivers_in_order and now.is_behind(*place):
+    if row.delivers_in_order and (now.lets_go_first or now.is_behind(*place)):
         return True
     return row.release is Release.HOLD_FIRST and not now.credits
 

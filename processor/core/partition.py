@@ -645,6 +645,7 @@ class Partition(PartitionState):
             newest=max(self.newest(marks.id), self.closed.newest_before(marks.id)),
             credits=row.rule_id in self.credits,
             first=self.first_place(row),
+            lets_go_first=self.has_turn(row.rule_id),
             is_known=self._is_known(marks.id, marks.component_id, row),
         )
         arrival = Arrival(marks, record.offset(), at, value, b"", None, 0, facts)
@@ -654,7 +655,8 @@ class Partition(PartitionState):
         if group is not None and self._close_before(group, arrival, now):
             return self._take_ruled(record, marks, own, self._situation(marks.id, None, record.offset() + 1))
         if group is None and self._make_room(own):  # it may have been behind them, and they may have had the credit
-            now = now._replace(first=self.first_place(row), credits=row.rule_id in self.credits)
+            first, has_credit = self.first_place(row), row.rule_id in self.credits
+            now = now._replace(first=first, lets_go_first=self.has_turn(row.rule_id), credits=has_credit)
         if row.assigns:
             marks = marks._replace(seq=group.highest + 1 if group is not None else 1, end=False, total=None)
         body = encode_component(self.reader.component(record, marks))
@@ -720,8 +722,10 @@ class Partition(PartitionState):
 
     def _moment(self, group: Group, clock: int) -> Situation:
         """The state that the clock meets in an open group by rule."""
-        first = self.first_place(group.policy(self.policy))
-        return Situation(group, None, None, clock, self.position, self.policy, first=first)
+        assert group.ruled is not None
+        row = group.ruled.policy
+        first, goes_first = self.first_place(row), self.has_turn(row.rule_id)
+        return Situation(group, None, None, clock, self.position, self.policy, first=first, lets_go_first=goes_first)
 
     def _situation(self, group_id: bytes | None, group: Group | None, before: int) -> Situation:
         """The state that an event about this id meets; without id it concerns no group."""

@@ -324,6 +324,11 @@ class PartitionState:
             self.freed[first] = None
             self.schedule(first)
 
+    def has_turn(self, rule_id: str) -> bool:
+        """True if a group of a rule has its turn, and did not leave yet: whatever is complete now leaves after it, even if it arrived before."""
+        here = [each.ruled for each in self.freed if each.is_open]
+        return any(ruled is not None and ruled.policy.rule_id == rule_id for ruled in here)
+
     def follow(self, group: Group, row: GroupPolicy) -> bool:
         """An open group takes a later version of its row (B-13); True if it does. If it is whole by it, it is due, and closes when it is looked at next.
 
@@ -454,16 +459,17 @@ class PartitionState:
         assert group.ruled is not None
         group.apply(waits)
         group.ruled.scheduled = NEVER
-        group.ruled.is_behind = group.ruled.policy.delivers_in_order and self.first_place(
-            group.ruled.policy
-        ) != place_of(group)
-        line = self.waiting.setdefault(group.ruled.policy.rule_id, {})
+        in_order, rule_id = group.ruled.policy.delivers_in_order, group.ruled.policy.rule_id
+        group.ruled.is_behind = in_order and self.first_place(group.ruled.policy) != place_of(group)
+        if in_order and not group.ruled.is_behind and self.has_turn(rule_id):
+            self.freed[group] = None
+        line = self.waiting.setdefault(rule_id, {})
         line[group] = None
         before = [*islice(reversed(line), 2)]
         if len(before) == 2 and _completed(before[1]) > _completed(
             group
         ):  # in the same moment: as a restore would have it
-            self.waiting[group.ruled.policy.rule_id] = dict.fromkeys(sorted(line, key=_completed))
+            self.waiting[rule_id] = dict.fromkeys(sorted(line, key=_completed))
         self.happened.amended.append(group)
         if group.assigns and self.groups.get(group.id) is group:
             self.put_aside(group.id)

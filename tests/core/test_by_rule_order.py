@@ -271,3 +271,28 @@ def test_a_router_may_say_of_a_group_the_arrival_of_a_forgotten_one_b37_b118(rul
     played.send(r("A", at=1), r("B", at=2), r("C", at=3), r("D", at=4), told("cancel", id="low-stock/C", at=5))
     played.send(*([r("E", at=20)] * 2), r("C", at=30, arrived=3))
     assert "low-stock/C" in played.open
+
+
+@pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
+def test_a_unit_that_is_complete_at_once_does_not_overtake_one_that_has_its_turn_in_a_full_plan_b118(
+    plan_bytes: int,
+) -> None:
+    """Its record closes the first group, to make room or as too old, and arrived before the one that has its turn now."""
+    partial, in_order = ExpirationPolicy.DELIVER_PARTIAL, {"deliver_order": DeliverOrder.FIRST_ARRIVAL}
+    oldest = in_order | {"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rows = [
+        row(name, complete_count=count, age_ms=600_000, on_give_up=partial, rule=oldest)
+        for name, count in (("X", 2), ("Y", 2), ("Z", 1))
+    ]
+    played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
+    played.send(r("X", at=1), r("Y", at=10), r("Y", at=11), r("Z", at=20, arrived=5), clock(20), clock(20))
+    assert [(made.id[-1], made.closed_at) for made in played.units] == [("X", ms(20)), ("Y", ms(11)), ("Z", ms(20))]
+
+    rows = [
+        row("X", version, complete_count=3 - version, age_ms=5_000, on_give_up=partial, rule=in_order)
+        for version in (1, 2)
+    ]
+    context = context_of(policy_of(), rules=Table(*rows, ordered("Y")), plan_bytes=plan_bytes)
+    played = Story(PartitionTask(INPUT, context))
+    played.send(r("X", at=1), r("Y", at=10), r("Y", at=11), r("X", version=2, at=20, arrived=8), clock(20), clock(20))
+    assert [(made.id[-1], made.generation) for made in played.units] == [("X", 1), ("Y", 1), ("X", 2)]
