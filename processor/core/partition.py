@@ -953,13 +953,16 @@ class Partition(PartitionState):
         return group
 
     def _limit_waiting(self, group: Group) -> None:
-        """The oldest of too many that wait leave: to their target, or as failed (B-107). None leaves before its own time (W-08)."""
+        """The oldest of too many that wait leave: to their target, or as failed (B-107). None leaves before its own time (W-08), and one that has its turn waits for nothing but the next plan."""
         assert group.ruled is not None
         policy = group.ruled.policy
         waiting = self.waiting.get(policy.rule_id, {})
-        while policy.max_waiting is not None and len(waiting) > policy.max_waiting:
-            leaving = (each for each in waiting if each.deliver_at <= self.clock and not self.faulty.has(each))
-            oldest = next(leaving, None)
+        while policy.max_waiting is not None:
+            has_turn = sum(each in waiting for each in self.freed)
+            if len(waiting) - has_turn <= policy.max_waiting:
+                return
+            may_leave = (each for each in waiting if each.deliver_at <= self.clock and each not in self.freed)
+            oldest = next((each for each in may_leave if not self.faulty.has(each)), None)
             if oldest is None:
                 return
             before, self.faulty.at = self.faulty.at, oldest

@@ -18,7 +18,7 @@ from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy
-from uow.topics.rules import AtMaxOpenGroups, DeliverOrder
+from uow.topics.rules import AtMaxOpenGroups, AtWaitingLimit, DeliverOrder
 
 
 def ordered(name: str, count: int = 2, age_ms: int = 60_000, **settings: Any) -> GroupPolicy:
@@ -296,3 +296,22 @@ def test_a_unit_that_is_complete_at_once_does_not_overtake_one_that_has_its_turn
     played = Story(PartitionTask(INPUT, context))
     played.send(r("X", at=1), r("Y", at=10), r("Y", at=11), r("X", version=2, at=20, arrived=8), clock(20), clock(20))
     assert [(made.id[-1], made.generation) for made in played.units] == [("X", 1), ("Y", 1), ("X", 2)]
+
+
+@pytest.mark.parametrize("at_limit", AtWaitingLimit)
+@pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
+def test_a_unit_that_has_its_turn_in_a_full_plan_is_not_one_too_many_that_waits_b107_b118(
+    plan_bytes: int, at_limit: AtWaitingLimit
+) -> None:
+    """It had failed, complete as it was: the next group that waited behind it was one too many."""
+    rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL, "max_waiting": 2, "at_waiting_limit": at_limit}
+    rule |= {"max_open_groups": 3, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rows = [
+        row(name, complete_count=count, age_ms=600_000, on_give_up=ExpirationPolicy.DELIVER_PARTIAL, rule=rule)
+        for name, count in (("W", 2), ("X", 2), ("Y", 2), ("Z", 1))
+    ]
+    played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
+    played.send(r("W", at=1), r("X", at=2), r("X", at=3), r("Y", at=4), r("Y", at=5), r("Z", at=20))
+    played.send(*[clock(20)] * 3)
+    reasons = [(made.id[-1], made.reason) for made in played.units]
+    assert reasons == [("W", "limit"), ("X", "count"), ("Y", "count"), ("Z", "count")]
