@@ -308,6 +308,8 @@ class PartitionState:
 
     def _arrive(self, group: Group, policy: GroupPolicy) -> None:
         line = self.arrivals.setdefault(policy.rule_id, [])
+        if self.freed:
+            self._free_all(line)
         if len(line) > 2 * len(self.by_rule[policy.rule_id]) + 1024:
             line[:] = [each for each in line if each[-1].is_open]
             heapify(line)
@@ -328,6 +330,16 @@ class PartitionState:
         """True if a group of a rule has its turn, and did not leave yet: whatever is complete now leaves after it, even if it arrived before."""
         here = [each.ruled for each in self.freed if each.is_open]
         return any(ruled is not None and ruled.policy.rule_id == rule_id for ruled in here)
+
+    def _free_all(self, line: ByArrival) -> None:
+        """A full plan left the first of a rule, and a group opens: all who leave at once when the first has left have their turn before it."""
+        for *_, group in sorted(line):
+            if group.ruled is None or not self._is_waited_for(group):
+                continue
+            if group.deliver_at > self.clock or not (group.ruled.is_behind or group in self.freed):
+                return
+            group.ruled.is_behind = False
+            self.freed[group] = None
 
     def follow(self, group: Group, row: GroupPolicy) -> bool:
         """An open group takes a later version of its row (B-13); True if it does. If it is whole by it, it is due, and closes when it is looked at next.

@@ -214,13 +214,14 @@ def test_a_state_that_goes_on_from_a_snapshot_keeps_who_arrived_first_b118_b203(
 
 @pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
 def test_a_group_that_the_same_record_opens_does_not_overtake_what_a_full_plan_left_b118(plan_bytes: int) -> None:
-    oldest = {"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    oldest = {"max_open_groups": 3, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
     rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL} | oldest
     partial = ExpirationPolicy.DELIVER_PARTIAL
-    rows = [row(name, complete_count=2, age_ms=600_000, on_give_up=partial, rule=rule) for name in "XYZ"]
+    rows = [row(name, complete_count=2, age_ms=600_000, on_give_up=partial, rule=rule) for name in "VXYZ"]
     played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
-    played.send(r("X", at=6), r("Y", at=20), r("Y", at=21), r("Z", at=30, arrived=13), clock(31))
-    assert units(played) == ["X", "Y"]
+    complete = [r("Y", at=20), r("Y", at=21), r("V", at=22), r("V", at=23)]
+    played.send(r("X", at=6), *complete, r("Z", at=30, arrived=13), clock(31), clock(31))
+    assert units(played) == ["X", "Y", "V"]
 
 
 def test_a_group_that_closes_the_first_one_to_make_room_does_not_wait_for_it_b37_b118() -> None:
