@@ -281,6 +281,12 @@ class PartitionState:
             heappop(line)
         return line[0][-1] if line else None
 
+    @property
+    def closed_in_lines(self) -> int:
+        """How many closed groups stand among those by arrival still, about."""
+        lines = [each for of in (self.by_arrival, self.arrivals) for each in of.items()]
+        return sum(max(0, len(line) - len(self.by_rule.get(rule_id, ()))) for rule_id, line in lines)
+
     def _entry(self, group: Group) -> tuple[Place, int, Group]:
         return place_of(group), next(self._serials), group
 

@@ -97,7 +97,7 @@ KNOWN_BYTES = 110
 PLACE_BYTES = 45
 """Memory of knowing until when one of them takes components of one source, or that it was offered one version of its row."""
 STALE_BYTES = 600
-"""Memory of a closed group that is still in the queue of replayable ones, or among the deadlines: its components are let go."""
+"""Memory of a closed group that is still in the queue of replayable ones, among the deadlines or in a line by arrival: its components are let go."""
 
 RISK_SAMPLE = 10_000
 """Groups looked at for those at risk: they stand in order of opening, and a scrape must not take long."""
@@ -272,7 +272,7 @@ class PartitionTask:
         """
         partition = self.partition
         opened = len(partition.groups)
-        stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened)
+        stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened) + partition.closed_in_lines
         by_rule = sum(map(len, partition.by_rule.values()))
         strays = sum(STRAY_BYTES + each.size for each in partition.strays.values())
         pieces = PIECE_BYTES * partition.piece_count

@@ -17,7 +17,7 @@ from uow.ops.group_audit import group_findings
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rows import read_ledger
-from uow.processor.engine.task import PartitionTask
+from uow.processor.engine.task import STALE_BYTES, PartitionTask
 from uow.schemas.error_classes import DuplicateSequenceNumberError, StateCorruptedError
 from uow.topics.policies import ExpirationPolicy, Fingerprints
 from uow.topics.rules import AtMaxOpenGroups, BelowMin, DeliverOrder, Numbering, Release
@@ -218,6 +218,17 @@ def test_the_order_of_open_groups_keeps_no_closed_ones_b37() -> None:
         played.send(*(r("D", at=5) for _ in range(200)))
     assert (len(played.task.groups), len(played.units)) == (1, 2_002)
     assert sum(map(len, played.task.partition.by_arrival.values())) < 1_500
+
+
+def test_closed_groups_in_the_order_of_open_ones_count_as_memory_b37() -> None:
+    closing = {"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rows = [row(name, complete_count=2, age_ms=90_000, rule=closing) for name in "ABCD"]
+    steps = [r("A", at=1), r("B", at=2), r("C", at=3), r("B", at=4), *(r("D", at=5) for _ in range(600))]
+    played = story(*steps, rules=Table(*rows))
+    counted, (line,) = played.task.memory_bytes, played.task.partition.by_arrival.values()
+    assert (len(line), len(played.task.groups)) == (303, 1)
+    played.task.partition.by_arrival.clear()
+    assert counted - played.task.memory_bytes == STALE_BYTES * 302
 
 
 def test_a_group_that_opens_and_closes_in_one_poll_is_never_written_b31() -> None:
