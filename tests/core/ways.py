@@ -240,6 +240,9 @@ class _Worker:
                 commands=[each for each in commands if each.offset() >= plan.next_command],
                 outcome=None,
             )
+            is_all_read = batch.work is Work.RECORDS and not (again.records or again.commands)
+            if is_all_read and self.task.partition.freed and self.rnd.random() < 0.5:  # as a worker that starts does
+                again = Batch(COMPONENTS, Work.TICK, asked_at=0, settled=0)
         if self.rnd.randrange(100) < self.way.restarts:
             if self.rnd.random() < 0.2:
                 self.logs.compact()
