@@ -115,6 +115,7 @@ class Situation(NamedTuple):
         newest: The highest generation among the open groups of the id.
         credits: True if a release was asked for when none of the rule's groups waited (B-105).
         first: Of a rule that delivers in order the place of the first open group, see `place_of`; None if none is open.
+        lets_go_first: True if a group of the rule has its turn and is still here, because the plan is full (B-118).
         is_known: True if a unit of the id that waits, or that was delivered and is remembered, has a component of this id (B-38).
         kept: The components of the closed group, if its unit may still be corrected; asked only where no group is open (B-205).
     """
@@ -130,6 +131,7 @@ class Situation(NamedTuple):
     newest: int = 0
     credits: bool = False
     first: Place | None = None
+    lets_go_first: bool = False
     is_known: bool = False
     kept: Group | None = None
 
@@ -662,7 +664,7 @@ def must_wait(row: GroupPolicy, deliver_at: int, now: Situation, place: Place) -
     """True if a complete group of this row and place may not leave now (W-08, B-104, B-105, B-118)."""
     if deliver_at > now.clock or row.release is Release.HOLD_ALL:
         return True
-    if row.delivers_in_order and now.is_behind(*place):
+    if row.delivers_in_order and (now.lets_go_first or now.is_behind(*place)):
         return True
     return row.release is Release.HOLD_FIRST and not now.credits
 
@@ -686,12 +688,19 @@ def decide_announced(now: Situation) -> Decision:
 
 def decide_released(now: Situation, command: Command | None = None) -> Decision:
     """A group that waited is let go, complete as it was."""
+    effect = _let_go(now, now.clock, command)
+    return Decision((effect.closed,), (effect,))
+
+
+def _let_go(now: Situation, at: int, command: Command | None = None) -> Delivered | Undelivered:
+    """The unit of a group that waited; it is partial if it is complete without a number that was waived."""
     group = now.group
     assert group is not None
     assert group.ruled is not None
-    closed = now.close(UnitOutcome.COMPLETE, group.complete_reason(), now.clock)
-    effect = delivered(closed, group.held, group.ruled.policy, command)
-    return Decision((effect.closed,), (effect,))
+    outcome, reason = group.closing()
+    if outcome is UnitOutcome.COMPLETE:
+        reason = group.complete_reason()
+    return delivered(now.close(outcome, reason, at), group.held, group.ruled.policy, command)
 
 
 def decide_crowded_out(now: Situation) -> Decision:
@@ -761,10 +770,11 @@ def _due_by_rule(
     )  # nothing else makes a group whole while nothing arrives (B-13)
     due = due or now.clock
     if group.ruled.waits_since:
-        is_too_old = policy.waiting_age_ms is not None and due == group.ruled.waits_since + policy.waiting_age_ms + 1
+        most = None if policy.release is Release.AUTO else policy.waiting_age_ms  # its time alone limits that
+        is_too_old = most is not None and due == group.ruled.waits_since + most + 1
         if is_too_old and policy.at_waiting_limit is AtWaitingLimit.REDIRECT:
             return Undelivered(now.close(UnitOutcome.FAILED, Reason.LIMIT, due), UowError)
-        return delivered(now.close(UnitOutcome.COMPLETE, group.complete_reason(), due), group.held, policy)
+        return _let_go(now, due)
     if complete.at == 0 or complete.at < give_up.at:
         if must_wait(policy, group.deliver_at, now, place_of(group)):
             return Waits(group.id, group.generation, max(due, 1))

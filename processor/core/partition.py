@@ -141,7 +141,7 @@ class Partition(PartitionState):
         if self.is_full():
             self.is_cut |= bool(records)
             return False
-        self._deliver_left()
+        self.deliver_left()
         if records and records[0].offset() < self.position:
             fresh = [record for record in records if record.offset() >= self.position]
             self.counts.received += len(records) - len(fresh)
@@ -441,12 +441,17 @@ class Partition(PartitionState):
         if command.dry_run:
             return False, f"{DRY_RUN_WOULD}{text}"
         self._remember(command, at)
+        former = self.live.get(row.row_key)
         self.hold_live(row)
         groups = [*self.by_rule.get(row.rule_id, ())]
         for group in groups:
             self.faulty.at = group
-            if self.follow(group, row) and row.calendars:
-                self.happened.amended.append(group)  # what they name now is to stay
+            if self.follow(group, row):
+                is_to_stay = bool(row.calendars)  # what they name now
+            else:  # it cannot take it, and a restart knows the latest version alone
+                is_to_stay = former is not None and group.policy(self.policy) is former
+            if is_to_stay:
+                self.happened.amended.append(group)
         self.faulty.at = None
         for group_id in {group.id for group in groups if group.ruled is not None and group.ruled.waits_since}:
             self.settle(group_id)  # a command without a generation means the same group as after a restart
@@ -640,6 +645,7 @@ class Partition(PartitionState):
             newest=max(self.newest(marks.id), self.closed.newest_before(marks.id)),
             credits=row.rule_id in self.credits,
             first=self.first_place(row),
+            lets_go_first=self.has_turn(row.rule_id),
             is_known=self._is_known(marks.id, marks.component_id, row),
         )
         arrival = Arrival(marks, record.offset(), at, value, b"", None, 0, facts)
@@ -648,8 +654,9 @@ class Partition(PartitionState):
             return None
         if group is not None and self._close_before(group, arrival, now):
             return self._take_ruled(record, marks, own, self._situation(marks.id, None, record.offset() + 1))
-        if group is None:
-            self._make_room(own)
+        if group is None and self._make_room(own):  # it may have been behind them, and they may have had the credit
+            first, has_credit = self.first_place(row), row.rule_id in self.credits
+            now = now._replace(first=first, lets_go_first=self.has_turn(row.rule_id), credits=has_credit)
         if row.assigns:
             marks = marks._replace(seq=group.highest + 1 if group is not None else 1, end=False, total=None)
         body = encode_component(self.reader.component(record, marks))
@@ -666,21 +673,19 @@ class Partition(PartitionState):
             return True
         return group_id in self.aside and self.holder(group_id, component_id) is not None
 
-    def _make_room(self, row: GroupPolicy) -> None:
-        """Closes the oldest open groups of a rule that has as many as it may (B-37)."""
-        siblings = self.by_rule.get(row.rule_id, {})
-        most = row.max_open_groups
-        if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST:
-            return
+    def _make_room(self, row: GroupPolicy) -> bool:
+        """Closes the open groups that arrived first of a rule that has as many as it may (B-37). True if there were any."""
+        siblings, most = self.by_rule.get(row.rule_id, {}), row.max_open_groups
+        if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST or len(siblings) < most:
+            return False
         own, self.in_hand = self.in_hand, NOTHING
-        while len(siblings) >= most and (
-            oldest := next((each for each in siblings if not self.faulty.has(each)), None)
-        ):
+        while len(siblings) >= most and (oldest := self.oldest_of_rule(row.rule_id)):
             self.faulty.at = oldest
             self.bring(oldest)
             now = Situation(oldest, None, None, self.clock, self.position, oldest.policy(self.policy))
             self._carry_out(decide_oldest(now), None)
         self.faulty.at, self.in_hand = None, own
+        return True
 
     def _close_before(self, group: Group, arrival: Arrival, now: Situation) -> bool:
         """Closes the open group where the component in hand must not join it any more. True if it takes none any more, and the next may open."""
@@ -717,8 +722,10 @@ class Partition(PartitionState):
 
     def _moment(self, group: Group, clock: int) -> Situation:
         """The state that the clock meets in an open group by rule."""
-        first = self.first_place(group.policy(self.policy))
-        return Situation(group, None, None, clock, self.position, self.policy, first=first)
+        assert group.ruled is not None
+        row = group.ruled.policy
+        first, goes_first = self.first_place(row), self.has_turn(row.rule_id)
+        return Situation(group, None, None, clock, self.position, self.policy, first=first, lets_go_first=goes_first)
 
     def _situation(self, group_id: bytes | None, group: Group | None, before: int) -> Situation:
         """The state that an event about this id meets; without id it concerns no group."""
@@ -785,7 +792,7 @@ class Partition(PartitionState):
             False where the plan is full before that. The clock has then come as far as the last deadline that was dealt with: what is left
             is not due yet by it, or in that same moment.
         """
-        if not self._deliver_left():
+        if not self.deliver_left():
             return False
         now = max(now, self.clock)
         while (group := self.first_due(now)) is not None:  # it is the one `at` which the code fails
@@ -882,7 +889,7 @@ class Partition(PartitionState):
         if self.freed and not self._is_freeing:
             self._deliver_first()
 
-    def _deliver_left(self) -> bool:
+    def deliver_left(self) -> bool:
         """Delivers what had its turn in the plan before, which was full, ahead of everything else. False if this one is full before that."""
         if self.freed:
             self._deliver_first()
@@ -898,6 +905,8 @@ class Partition(PartitionState):
                 self.bring(group)
                 self._carry_out(decide_due(self._moment(group, self.clock)), None)
         self.faulty.at, self._is_freeing = None, False
+        for group in self.freed:
+            self.wait_for_its_turn(group)
 
     def _apply(self, change: Change) -> Group | None:
         """Carries out one change; returns its group."""
@@ -944,13 +953,16 @@ class Partition(PartitionState):
         return group
 
     def _limit_waiting(self, group: Group) -> None:
-        """The oldest of too many that wait leave: to their target, or as failed (B-107). None leaves before its own time (W-08)."""
+        """The oldest of too many that wait leave: to their target, or as failed (B-107). None leaves before its own time (W-08), and one that has its turn waits for nothing but the next plan."""
         assert group.ruled is not None
         policy = group.ruled.policy
         waiting = self.waiting.get(policy.rule_id, {})
-        while policy.max_waiting is not None and len(waiting) > policy.max_waiting:
-            leaving = (each for each in waiting if each.deliver_at <= self.clock and not self.faulty.has(each))
-            oldest = next(leaving, None)
+        while policy.max_waiting is not None:
+            has_turn = sum(each in waiting for each in self.freed)
+            if len(waiting) - has_turn <= policy.max_waiting:
+                return
+            may_leave = (each for each in waiting if each.deliver_at <= self.clock and each not in self.freed)
+            oldest = next((each for each in may_leave if not self.faulty.has(each)), None)
             if oldest is None:
                 return
             before, self.faulty.at = self.faulty.at, oldest

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import count, islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -62,6 +62,9 @@ COMPONENT_BYTES = 100
 NOTHING = -1
 """No record is in hand."""
 
+ByArrival = list[tuple[Place, int, Group]]
+"""Groups of a rule as a heap by their places. A closed one stays until it comes up, and may have the place of an open one: once its id is forgotten, generations count from 1 again. Then a serial number decides."""
+
 
 class PartitionAddress(NamedTuple):
     """Which partition this is.
@@ -98,9 +101,9 @@ def _aside_key(group: Group) -> bytes:
     return group.id.ljust(MAX_ID_BYTES + 1, b"\0") + length + group.generation.to_bytes(8, "big")
 
 
-def _first_offset(group: Group) -> int:
-    first = next(iter(group.held.values()), None)
-    return -1 if first is None else decode_component(first).source.offset
+def _was_complete(group: Group, outcome: UnitOutcome) -> bool:
+    """True if its unit was complete when it left, if only without numbers that were waived."""
+    return outcome is UnitOutcome.COMPLETE or (outcome is UnitOutcome.PARTIAL and group.complete)
 
 
 def _completed(group: Group) -> tuple[int, int]:
@@ -146,7 +149,8 @@ class PartitionState:
         known: How many components they know.
         waiting: Groups that are complete and not allowed to leave, by the rule's id, in the order in which they were complete.
         credits: Rules of which the next group that is complete may leave at once (B-105).
-        by_rule: Open groups by rule, by the rule's id, in the order in which they opened.
+        by_rule: Open groups by rule, by the rule's id.
+        by_arrival: The same as heaps by their places, of rules that were asked for their oldest group; closed ones leave when they come up (B-37).
         counted: How the groups of rows count, by their names (`counted_groups`).
         awaits_rule: Name of a row that is not known as far as `A-rules` was read, so that `position` stays at its record; or None.
         arrivals: Groups of the rules that deliver in order, by the rule's id, as a heap by their places; closed ones leave when they come up (B-118).
@@ -208,12 +212,14 @@ class PartitionState:
         self.unit_deadlines = Deadlines(policy, self.faulty)
         self.rule_deadlines = Deadlines(policy, self.faulty)
         self.by_rule: dict[str, dict[Group, None]] = {}
+        self.by_arrival: dict[str, ByArrival] = {}
         self.aside: dict[bytes, dict[int, Group]] = {}
         self.several: dict[bytes, Generations] = {}
         self.known = Known()
         self.waiting: dict[str, dict[Group, None]] = {}
         self.credits: set[str] = set()
-        self.arrivals: dict[str, list[tuple[Place, Group]]] = {}
+        self.arrivals: dict[str, ByArrival] = {}
+        self._serials = count()
         self.freed: dict[Group, None] = {}
         self._is_freeing = False
         self.strays: dict[bytes, Stray] = {}
@@ -258,8 +264,31 @@ class PartitionState:
         """The group is one of this row; in a restore with what it holds already, see `Group.rule`. Raises `DecodeError` if that cannot be read."""
         group.rule(policy, deadlines)
         self.by_rule.setdefault(policy.rule_id, {})[group] = None
+        if (line := self.by_arrival.get(policy.rule_id)) is not None:
+            heappush(line, self._entry(group))
+            if len(line) > 2 * len(self.by_rule[policy.rule_id]) + 1024:  # most are closed
+                del self.by_arrival[policy.rule_id]
         if policy.delivers_in_order:
             self._arrive(group, policy)
+
+    def oldest_of_rule(self, rule_id: str) -> Group | None:
+        """Of the open groups of a rule that can be closed the one that arrived first: a restart knows no other order (B-37)."""
+        line = self.by_arrival.get(rule_id)
+        if line is None:
+            line = self.by_arrival[rule_id] = [self._entry(each) for each in self.by_rule.get(rule_id, ())]
+            heapify(line)
+        while line and (not line[0][-1].is_open or self.faulty.has(line[0][-1])):
+            heappop(line)
+        return line[0][-1] if line else None
+
+    @property
+    def closed_in_lines(self) -> int:
+        """How many closed groups stand among those by arrival still, about."""
+        lines = [each for of in (self.by_arrival, self.arrivals) for each in of.items()]
+        return sum(max(0, len(line) - len(self.by_rule.get(rule_id, ()))) for rule_id, line in lines)
+
+    def _entry(self, group: Group) -> tuple[Place, int, Group]:
+        return place_of(group), next(self._serials), group
 
     # -- groups of a rule in the order of their arrival (B-118) ---------------------------------------------------------
 
@@ -270,12 +299,12 @@ class PartitionState:
 
     def _first_arrived(self, rule_id: str) -> Group | None:
         line = self.arrivals.get(rule_id)
-        while line and not self._is_waited_for(line[0][1]):
+        while line and not self._is_waited_for(line[0][-1]):
             heappop(line)
         if not line:
             self.arrivals.pop(rule_id, None)
             return None
-        return line[0][1]
+        return line[0][-1]
 
     def _is_waited_for(self, group: Group) -> bool:
         """False if it is closed, cannot leave, or has taken a version of its row by which nobody waits for it."""
@@ -285,11 +314,13 @@ class PartitionState:
 
     def _arrive(self, group: Group, policy: GroupPolicy) -> None:
         line = self.arrivals.setdefault(policy.rule_id, [])
+        if self.freed:
+            self._free_all(line)
         if len(line) > 2 * len(self.by_rule[policy.rule_id]) + 1024:
-            line[:] = [each for each in line if each[1].is_open]
+            line[:] = [each for each in line if each[-1].is_open]
             heapify(line)
         before = self._first_arrived(policy.rule_id)
-        heappush(self.arrivals.setdefault(policy.rule_id, line), (place_of(group), group))
+        heappush(self.arrivals.setdefault(policy.rule_id, line), self._entry(group))
         if before is not None and before.ruled is not None and place_of(group) < place_of(before):
             before.ruled.is_behind = before.ruled.waits_since > 0 and before not in self.freed
 
@@ -300,6 +331,21 @@ class PartitionState:
             first.ruled.is_behind = False
             self.freed[first] = None
             self.schedule(first)
+
+    def has_turn(self, rule_id: str) -> bool:
+        """True if a group of a rule has its turn, and did not leave yet: whatever is complete now leaves after it, even if it arrived before."""
+        here = [each.ruled for each in self.freed if each.is_open]
+        return any(ruled is not None and ruled.policy.rule_id == rule_id for ruled in here)
+
+    def _free_all(self, line: ByArrival) -> None:
+        """A full plan left the first of a rule, and a group opens: all who leave at once when the first has left have their turn before it."""
+        for *_, group in sorted(line):
+            if group.ruled is None or not self._is_waited_for(group):
+                continue
+            if group.deliver_at > self.clock or not (group.ruled.is_behind or group in self.freed):
+                return
+            group.ruled.is_behind = False
+            self.freed[group] = None
 
     def follow(self, group: Group, row: GroupPolicy) -> bool:
         """An open group takes a later version of its row (B-13); True if it does. If it is whole by it, it is due, and closes when it is looked at next.
@@ -431,20 +477,28 @@ class PartitionState:
         assert group.ruled is not None
         group.apply(waits)
         group.ruled.scheduled = NEVER
-        group.ruled.is_behind = group.ruled.policy.delivers_in_order and self.first_place(
-            group.ruled.policy
-        ) != place_of(group)
-        line = self.waiting.setdefault(group.ruled.policy.rule_id, {})
+        in_order, rule_id = group.ruled.policy.delivers_in_order, group.ruled.policy.rule_id
+        group.ruled.is_behind = in_order and self.first_place(group.ruled.policy) != place_of(group)
+        if in_order and not group.ruled.is_behind and self.has_turn(rule_id):
+            self.freed[group] = None
+        line = self.waiting.setdefault(rule_id, {})
         line[group] = None
         before = [*islice(reversed(line), 2)]
         if len(before) == 2 and _completed(before[1]) > _completed(
             group
         ):  # in the same moment: as a restore would have it
-            self.waiting[group.ruled.policy.rule_id] = dict.fromkeys(sorted(line, key=_completed))
+            self.waiting[rule_id] = dict.fromkeys(sorted(line, key=_completed))
         self.happened.amended.append(group)
         if group.assigns and self.groups.get(group.id) is group:
             self.put_aside(group.id)
         self.schedule(group)
+
+    def wait_for_its_turn(self, group: Group) -> None:
+        """A group whose time has come has its turn, in a full plan: its row says that it waits since that time, so that a restore tells it from one that waits for its time alone."""
+        assert group.ruled is not None
+        if group.ruled.waits_since < group.deliver_at <= self.clock:
+            group.apply(Waits(group.id, group.generation, group.deliver_at))
+            self.happened.amended.append(group)
 
     def add_restored(self, group: Group) -> None:
         """A group that a restore has found; of one key the newest that does not wait has the place in `groups`."""
@@ -453,11 +507,11 @@ class PartitionState:
         self._put(group)
 
     def order_restored(self) -> None:
-        """After a restore: who waits, in the order in which they were complete, and who opened first."""
+        """After a restore: who waits, in the order in which they were complete, and who arrived first."""
         ruled = [(group, group.ruled) for group in self.groups.values() if group.ruled is not None]
         self.by_rule, self.waiting, self.arrivals = {}, {}, {}
         meet = self.faulty.meet
-        for group, of in sorted(ruled, key=lambda each: (each[0].opened_at, _first_offset(meet(each[0])))):
+        for group, of in ruled:
             self.by_rule.setdefault(of.policy.rule_id, {})[group] = None
             if of.policy.delivers_in_order:
                 self._arrive(group, of.policy)
@@ -642,7 +696,7 @@ class PartitionState:
             self.manifest_bytes -= ruled.called.memory_bytes
             if ruled.called.has_notices:
                 self.left_bytes -= CLOSE_BYTES * len(group.unanswered())
-        if rule_id in self.credits and not ruled.waits_since and outcome is UnitOutcome.COMPLETE:
+        if rule_id in self.credits and not ruled.waits_since and _was_complete(group, outcome):
             self.credits.discard(rule_id)
             self.happened.credits[rule_id] = False
         for table in (self.by_rule, self.waiting):
@@ -650,6 +704,8 @@ class PartitionState:
             siblings.pop(group, None)
             if not siblings:
                 table.pop(rule_id, None)
+        if rule_id not in self.by_rule:
+            self.by_arrival.pop(rule_id, None)
         if rule_id in self.arrivals:
             self._free_first(rule_id)
 

@@ -97,7 +97,7 @@ KNOWN_BYTES = 110
 PLACE_BYTES = 45
 """Memory of knowing until when one of them takes components of one source, or that it was offered one version of its row."""
 STALE_BYTES = 600
-"""Memory of a closed group that is still in the queue of replayable ones, or among the deadlines: its components are let go."""
+"""Memory of a closed group that is still in the queue of replayable ones, among the deadlines or in a line by arrival: its components are let go."""
 
 RISK_SAMPLE = 10_000
 """Groups looked at for those at risk: they stand in order of opening, and a scrape must not take long."""
@@ -272,7 +272,7 @@ class PartitionTask:
         """
         partition = self.partition
         opened = len(partition.groups)
-        stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened)
+        stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened) + partition.closed_in_lines
         by_rule = sum(map(len, partition.by_rule.values()))
         strays = sum(STRAY_BYTES + each.size for each in partition.strays.values())
         pieces = PIECE_BYTES * partition.piece_count
@@ -337,7 +337,7 @@ class PartitionTask:
     def next_deadline(self) -> int | None:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""
         partition = self.partition
-        if self._unrecorded is not None or self._may_leave() or partition.happened.let_go:
+        if self._unrecorded is not None or self._may_leave() or partition.happened.let_go or partition.freed:
             return 0
         if partition.faulty and partition.to_be_closed():
             return 0
@@ -469,11 +469,14 @@ class PartitionTask:
         by_rule = partition.rule_deadlines.first_due(settled) is not None
         upkeep = min(self._leave_due(), partition.let_go_due())
         due = partition.first_due(now_ms) is not None or upkeep <= now_ms or by_rule
+        left = bool(partition.freed)
         if due:
             partition.is_cut = not (partition.advance(now_ms) and partition.advance_rules(settled))
+        elif left:  # which does not move the clock: no plan would have, had it not been full
+            partition.deliver_left()
         aged = list(self.replayable.overdue(partition.position, partition.fed_bytes, now_ms))
         has_more = self._unrecorded is not None or self._may_leave() or bool(partition.happened.let_go)
-        return self._plan(aged) if due or aged or has_more else None
+        return self._plan(aged) if due or left or aged or has_more else None
 
     def drain(self) -> Plan | None:
         """A clean stop promotes every replayable group, so that whoever comes next need not read the input again.
@@ -506,7 +509,7 @@ class PartitionTask:
         """
         partition, context = self.partition, self.context
         partition.faulty.at = None
-        is_cut, awaits_rule = partition.is_cut, partition.awaits_rule
+        is_cut, awaits_rule = partition.is_cut or bool(partition.freed), partition.awaits_rule
         happened = self._take_happened()
         topics = context.topics
         plan = Plan(

@@ -591,6 +591,9 @@ class Checker:
             self._seen(headers[names.SOURCE])
         elif where.topic in self._units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers:
             self._check_lane(where, headers)
+            begins = (position_of([*headers.items()]) or (1, 1))[0] == 1
+            if begins:  # a unit that is forgotten by now may have had the same id
+                self._partial.pop(headers[names.UNIT_ID], None)
             if names.POS in headers:
                 self._in_unit(headers, [headers[names.SOURCE]])
             else:
@@ -599,7 +602,7 @@ class Checker:
                 self._look_at_components(unit, is_ruled=names.RULE in headers)
                 if names.RULE not in headers and self.context.paths is not None and self._strict_clocks:
                     self._check_line(where, unit)
-            if (position_of([*headers.items()]) or (1, 1))[0] == 1:
+            if begins:
                 self._once(key or b"", headers[names.GENERATION], is_ruled=names.RULE in headers)
 
     def _check_lane(self, where: Tp, headers: dict[str, Any]) -> None:

@@ -245,6 +245,8 @@ def draw_rows(rnd: Random) -> tuple[ResolvedRow, ...]:
     several = rnd.choice(
         [{}, {}, {"release": Release.HOLD_ALL}, {"cardinality": Cardinality.MANY}]
     )  # open groups of a key
+    # half of them are complete so soon that there are several
+    soon = {"complete_count": rnd.choice([1, 2]), "complete_when": None} if several and rnd.random() < 0.5 else {}
     for rule_id in rnd.sample(["shop", "many", CALLS], rnd.randint(1, 3)):
         rule = Rule(rule_id, 1, "D", **_some(rnd, RULE_COLUMNS, 8) | several)
         sources = tuple(
@@ -252,7 +254,7 @@ def draw_rows(rnd: Random) -> tuple[ResolvedRow, ...]:
         )
         parameters = tuple(Parameter(name, 1, rnd.choice(values)) for name, values in PARAMETERS.items())
         for name in rnd.sample(["UK", "trip", "*"], rnd.randint(1, 2)):
-            row = Row(rule_id, name, 1, **_some(rnd, ROW_COLUMNS, 6))
+            row = Row(rule_id, name, 1, **_some(rnd, ROW_COLUMNS, 6) | soon)
             for version in range(1, rnd.randint(1, 3) + 1):
                 rule = replace(rule, version=version, **_some(rnd, RULE_COLUMNS, 1 if version > 1 else 0))
                 row = replace(row, version=version, **_some(rnd, ROW_COLUMNS, 2 if version > 1 else 0))
@@ -391,7 +393,14 @@ _VALUES = [
     None,
     b"long" * 60,
 ]
+_READABLE = [b'{"quantity": 1, "at": 1700000000010}', *_VALUES[1:2]]
+"""By every condition and every path of a row."""
 _KEYS_OF_RECORDS = [b"a", b"a", None, b"", b"key\0"]
+
+
+def _keeps_several(row: ResolvedRow) -> bool:
+    """True if several groups of a key may be open, or wait."""
+    return row.rule.cardinality is Cardinality.MANY or row.rule.release is not Release.AUTO
 
 
 class _Streams:
@@ -401,11 +410,17 @@ class _Streams:
         self.rnd, self.policy, self.rows = rnd, policy, rows
         self.ids = rnd.sample(IDS, 3)
         self.ids += [each for each in (self.ids[0] + b"\0",) if each in IDS] or [rnd.choice(IDS)]
-        if rnd.random() < 0.3:
-            self.ids = rnd.choice(TWINS)
+        homes = self.ids
+        if rnd.random() < (0.6 if any(map(_keeps_several, rows)) else 0.2):
+            homes = rnd.choice(TWINS)
+            self.ids = [*homes, rnd.choice(IDS)]
         if rnd.random() < 0.4:
             self.ids = [*self.ids, ELSEWHERE]
-        self.homes = {(row.rule.rule_id, row.row.routing_name): rnd.choice(self.ids) for row in rows}
+        names = dict.fromkeys((row.rule.rule_id, row.row.routing_name) for row in rows)
+        self.homes = {name: homes[number % len(homes)] for number, name in enumerate(names)}
+        usual = rnd.choice(rows).rule.rule_id if rows else None
+        self.usual = [row for row in rows if row.rule.rule_id == usual]  # groups of others would have their ids
+        self.at_home = rnd.choice([0.5, 0.8])
         self.strangers = [each for each in self.ids if each not in self.homes.values()] or self.ids
         self.sent: dict[bytes | None, int] = {}
         self.is_odd = rnd.choice([0.1, 0.4, 1.0])
@@ -444,6 +459,8 @@ class _Streams:
             self.has_leapt, at = True, at + 10_000
         value = rnd.choice(_VALUES)
         headers = self._headers(at)
+        if isinstance(headers, list) and rnd.random() < 0.6 * any(name == "uow-rule" for name, _ in headers):
+            value = rnd.choice(_READABLE)
         if isinstance(headers, list) and rnd.random() < (
             0.5 if self.policy.field_source is FieldSource.VALUE else 0.02
         ):
@@ -509,22 +526,24 @@ class _Streams:
 
     def _routed(self, at: int) -> list[tuple[str, bytes | None]]:
         rnd = self.rnd
-        row = rnd.choice(self.rows)
+        row = rnd.choice(self.usual if rnd.random() < 0.8 else self.rows)
         self.inputs += 1
         number = self.inputs if rnd.random() < 0.88 else rnd.randrange(1, self.inputs + 1)
         name = row.name if rnd.random() < 0.97 else rnd.choice(["shop/UK@99", "none", "shop/none@1"])
         home = self.homes[row.rule.rule_id, row.row.routing_name]
-        group_id = home if rnd.random() < 0.7 else rnd.choice(self.ids)
+        group_id = home if rnd.random() < self.at_home else rnd.choice(self.ids)
         headers: list[tuple[str, bytes | None]] = [("uow-id", group_id), ("uow-rule", name.encode())]
         if rnd.random() < 0.2:
             headers.append(("uow-origin-key", rnd.choice([b"own", b"\xff", b"", group_id])))
         headers.append(("uow-input", b"in/0/%d" % number))
         if rnd.random() < 0.7:
             headers.append(("uow-arrived-at", b"%d" % (at - rnd.choice([0, 0, 0, 1, 15, 60, -5]))))
+        if row.sources and rnd.random() < 0.85:
+            headers.append(("uow-source-name", rnd.choice(row.sources).source_name.encode()))
         if rnd.random() < 0.15 * self.is_odd:
             headers.append(("uow-delay-ms", rnd.choice([b"10", b"40", b"x"])))
         if row.rule.sequence is Numbering.GIVEN or rnd.random() < 0.1:
-            headers.append(("uow-seq", rnd.choice([b"1", b"2", b"3", b"x"])))
+            headers.append(("uow-seq", rnd.choice([b"1", b"1", b"2", b"2", b"3", b"3", b"x"])))
             if rnd.random() < 0.3:
                 headers.append(("uow-end", rnd.choice([b"true", b"false"])))
         return headers

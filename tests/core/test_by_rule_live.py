@@ -209,6 +209,22 @@ def test_a_restart_opens_a_group_that_holds_what_only_its_later_version_can_read
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_group_that_cannot_take_a_third_version_keeps_the_second_whatever_restarts_b13(is_restarted: bool) -> None:
+    """Only the latest version was written down, so a restart opened it by the first one."""
+    third = live(3, complete_count=2, age_ms=60_000, rule={"sequence": Numbering.GIVEN})
+    rows = [live(complete_count=9, age_ms=60_000), live(2, complete_count=3, age_ms=60_000), third]
+    context = context_of(policy_of(), rules=Table(*rows))
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r(at=0), changed(at=1), changed(3, at=2))
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {context.topics.components: context}, [INPUT])[INPUT]
+    played.send(r(at=3), r(at=3))
+    assert (sizes(played), rules_of(played)) == ([("complete", "count", 3)], [b"low-stock/UK@2"])
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
 def test_nobody_waits_for_a_group_whose_later_version_keeps_no_order_b13_b118(is_restarted: bool) -> None:
     def rows(version: int, order: DeliverOrder) -> list[GroupPolicy]:
         rule = {"on_rule_change": OnRuleChange.LIVE, "version": version, "deliver_order": order}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, told_by
-from tests.core.script import TOPICS, Story, c, clock, context_of, ms, policy_of, told
+from tests.core.script import TOPICS, Story, c, check_counts, clock, context_of, ms, policy_of, told
 from tests.engine.restored_logs import Logs
 from tests.engine.test_by_rule_restored import restored, write
 from tests.fake_record import INPUT
@@ -18,7 +18,7 @@ from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy
-from uow.topics.rules import AtMaxOpenGroups, DeliverOrder
+from uow.topics.rules import AtMaxOpenGroups, AtWaitingLimit, DeliverOrder
 
 
 def ordered(name: str, count: int = 2, age_ms: int = 60_000, **settings: Any) -> GroupPolicy:
@@ -118,6 +118,48 @@ def test_what_a_full_plan_left_leaves_before_anything_else_b118(is_restarted: bo
     assert units(played) == ["X", "Y", "other"]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_a_full_plan_left_waits_for_no_record_and_for_no_router_b118(is_restarted: bool) -> None:
+    """It was the last of a burst, and a router's input was blocked: it stayed until the next record."""
+    context = context_of(policy_of(), rules=Table(ordered("X"), ordered("Y"), ordered("Z")), plan_bytes=0)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r("X", at=0), r("Y", at=1), r("Z", at=1), r("Z", at=1), r("Y", at=1), r("X", at=2))
+    assert (units(played), played.plans[-1].is_cut) == (["X"], True)
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    left = []
+    while played.task.next_deadline() == 0:
+        plan = played.task.tick(ms(1_000), 0)
+        assert plan is not None
+        played._take(plan)
+        left.append(plan.is_cut)
+    assert (units(played), left, played.task.clock) == (["X", "Y", "Z"], [True, False], ms(2))
+    assert played.task.tick(ms(1_000), 0) is None
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_a_full_plan_left_leaves_before_a_command_also_if_it_waited_for_its_time_first_w08_b118(
+    is_restarted: bool,
+) -> None:
+    """After a restart it looked like one that waits for its time alone, and was cancelled."""
+    context = context_of(policy_of(), rules=Table(ordered("X"), ordered("Y")), plan_bytes=0)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(r("X", at=0), r("Y", at=1, deliver_at=ms(5)), r("Y", at=1), r("X", at=6))
+    assert units(played) == ["X"], "the plan is full"
+    for plan in played.plans:
+        logs.add(plan)
+    if is_restarted:
+        played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    played.now = 7
+    cancel = played.command(told("cancel", id="low-stock/Y", at=7))
+    for _ in range(2):
+        played._take(played.task.process([], [cancel]))
+    assert [(made.id, made.closed_at) for made in played.units] == [("low-stock/X", ms(6)), ("low-stock/Y", ms(5))]
+    assert [each.text for each in played.answers] == ["the group is closed already: complete, reason count"]
+
+
 @pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
 def test_neither_a_command_nor_a_unit_that_is_due_overtakes_what_a_full_plan_left_b118(plan_bytes: int) -> None:
     policy = policy_of(incomplete_expiration_ms=10_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
@@ -172,10 +214,105 @@ def test_a_state_that_goes_on_from_a_snapshot_keeps_who_arrived_first_b118_b203(
 
 @pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
 def test_a_group_that_the_same_record_opens_does_not_overtake_what_a_full_plan_left_b118(plan_bytes: int) -> None:
-    oldest = {"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    oldest = {"max_open_groups": 3, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
     rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL} | oldest
     partial = ExpirationPolicy.DELIVER_PARTIAL
-    rows = [row(name, complete_count=2, age_ms=600_000, on_give_up=partial, rule=rule) for name in "XYZ"]
+    rows = [row(name, complete_count=2, age_ms=600_000, on_give_up=partial, rule=rule) for name in "VXYZ"]
     played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
-    played.send(r("X", at=6), r("Y", at=20), r("Y", at=21), r("Z", at=30, arrived=13), clock(31))
-    assert units(played) == ["X", "Y"]
+    complete = [r("Y", at=20), r("Y", at=21), r("V", at=22), r("V", at=23)]
+    played.send(r("X", at=6), *complete, r("Z", at=30, arrived=13), clock(31), clock(31))
+    assert units(played) == ["X", "Y", "V"]
+
+
+def test_a_group_that_closes_the_first_one_to_make_room_does_not_wait_for_it_b37_b118() -> None:
+    """It was complete at once, and stayed until the routers' inputs were read, or a restart."""
+    rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL, "max_open_groups": 1}
+    rule |= {"at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    partial = ExpirationPolicy.DELIVER_PARTIAL
+    rows = [
+        row(name, complete_count=count, age_ms=90_000, on_give_up=partial, rule=rule)
+        for name, count in (("X", 2), ("Y", 1))
+    ]
+    played = told_by(r("X", at=0), r("Y", at=1), rules=rows)
+    assert [(made.id[-1], made.reason) for made in played.units] == [("X", "limit"), ("Y", "count")]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"deliver_order": DeliverOrder.FIRST_ARRIVAL},
+        {"max_open_groups": 6, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST},
+    ],
+)
+def test_a_group_may_arrive_when_a_forgotten_one_of_its_id_did_b37_b118(rule: dict[str, Any]) -> None:
+    """Its generation begins at 1 again, so both have one place: the code failed at it while the closed one was not first yet."""
+    rows = [row(name, complete_count=2, age_ms=60_000, rule=rule) for name in "ABCDEFGHIJ"]
+    for seed in range(50):
+        rnd, at = Random(seed), 0.0
+        played = Story(PartitionTask(INPUT, context_of(policy_of(closed_max_groups=2), rules=Table(*rows))))
+        for _ in range(150):
+            at += rnd.choice([0, 0, 0, 0.001])
+            played.send(r(rnd.choice("ABCDEFGHIJ"), at=at))
+        check_counts(played.task.counts, played.task.groups)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"deliver_order": DeliverOrder.FIRST_ARRIVAL},
+        {"max_open_groups": 3, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST},
+    ],
+)
+def test_a_router_may_say_of_a_group_the_arrival_of_a_forgotten_one_b37_b118(rule: dict[str, Any]) -> None:
+    rows = [
+        row(name, complete_count=2, age_ms=900_000, on_give_up=ExpirationPolicy.DELIVER_PARTIAL, rule=rule)
+        for name in "ABCDE"
+    ]
+    played = Story(PartitionTask(INPUT, context_of(policy_of(closed_retention_ms=1_000), rules=Table(*rows))))
+    played.send(r("A", at=1), r("B", at=2), r("C", at=3), r("D", at=4), told("cancel", id="low-stock/C", at=5))
+    played.send(*([r("E", at=20)] * 2), r("C", at=30, arrived=3))
+    assert "low-stock/C" in played.open
+
+
+@pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
+def test_a_unit_that_is_complete_at_once_does_not_overtake_one_that_has_its_turn_in_a_full_plan_b118(
+    plan_bytes: int,
+) -> None:
+    """Its record closes the first group, to make room or as too old, and arrived before the one that has its turn now."""
+    partial, in_order = ExpirationPolicy.DELIVER_PARTIAL, {"deliver_order": DeliverOrder.FIRST_ARRIVAL}
+    oldest = in_order | {"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rows = [
+        row(name, complete_count=count, age_ms=600_000, on_give_up=partial, rule=oldest)
+        for name, count in (("X", 2), ("Y", 2), ("Z", 1))
+    ]
+    played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
+    played.send(r("X", at=1), r("Y", at=10), r("Y", at=11), r("Z", at=20, arrived=5), clock(20), clock(20))
+    assert [(made.id[-1], made.closed_at) for made in played.units] == [("X", ms(20)), ("Y", ms(11)), ("Z", ms(20))]
+
+    rows = [
+        row("X", version, complete_count=3 - version, age_ms=5_000, on_give_up=partial, rule=in_order)
+        for version in (1, 2)
+    ]
+    context = context_of(policy_of(), rules=Table(*rows, ordered("Y")), plan_bytes=plan_bytes)
+    played = Story(PartitionTask(INPUT, context))
+    played.send(r("X", at=1), r("Y", at=10), r("Y", at=11), r("X", version=2, at=20, arrived=8), clock(20), clock(20))
+    assert [(made.id[-1], made.generation) for made in played.units] == [("X", 1), ("Y", 1), ("X", 2)]
+
+
+@pytest.mark.parametrize("at_limit", AtWaitingLimit)
+@pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
+def test_a_unit_that_has_its_turn_in_a_full_plan_is_not_one_too_many_that_waits_b107_b118(
+    plan_bytes: int, at_limit: AtWaitingLimit
+) -> None:
+    """It had failed, complete as it was: the next group that waited behind it was one too many."""
+    rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL, "max_waiting": 2, "at_waiting_limit": at_limit}
+    rule |= {"max_open_groups": 3, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rows = [
+        row(name, complete_count=count, age_ms=600_000, on_give_up=ExpirationPolicy.DELIVER_PARTIAL, rule=rule)
+        for name, count in (("W", 2), ("X", 2), ("Y", 2), ("Z", 1))
+    ]
+    played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
+    played.send(r("W", at=1), r("X", at=2), r("X", at=3), r("Y", at=4), r("Y", at=5), r("Z", at=20))
+    played.send(*[clock(20)] * 3)
+    reasons = [(made.id[-1], made.reason) for made in played.units]
+    assert reasons == [("W", "limit"), ("X", "count"), ("Y", "count"), ("Z", "count")]

@@ -30,6 +30,7 @@ from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import DecodeError, InternalError, OutOfSequenceRangeError
+from uow.schemas.records import Range
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy, ViolationPolicy
 from uow.topics.rules import AtWaitingLimit, Cardinality, Numbering, Release, Source
@@ -164,6 +165,14 @@ def test_waiting_is_bounded_by_number_and_age_b107(at_limit: AtWaitingLimit) -> 
     else:
         assert (seen, values(played)) == (2, [])
         assert [(each.outcome, each.reason) for each in played.outcomes] == [("failed", "limit")] * 2
+
+
+def test_a_unit_that_waits_for_its_time_alone_has_no_limit_of_waiting_w08_b107() -> None:
+    """It failed where its time came in the very millisecond after `waiting_age_ms`."""
+    rules = [holding(Release.AUTO, waiting_age_ms=20_000, at_waiting_limit=AtWaitingLimit.REDIRECT)]
+    for at in (20.999, 21.001, 21.002):
+        played = told_by(r(at=1, deliver_at=ms(at)), r(at=1), clock(22), rules=rules)
+        assert (sizes(played), played.outcomes) == ([("complete", "count", 2)], [])
 
 
 def test_what_waits_for_its_time_makes_room_for_the_next_group_w08() -> None:
@@ -318,3 +327,31 @@ def test_a_component_of_a_group_that_is_not_complete_is_taken_out_as_before_w76(
     )
     assert [each.done for each in played.answers] == [True, True]
     assert [(made.count, made.outcome) for made in played.units] == [(3, "complete")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "lets_go"),
+    [
+        ({"release": Release.HOLD_ALL}, released(at=3)),
+        ({"release": Release.HOLD_ALL}, told("release", id="low-stock/UK", at=3)),
+        ({"release": Release.HOLD_ALL, "waiting_age_ms": 1_000, "at_waiting_limit": AtWaitingLimit.DELIVER}, clock(9)),
+        ({"release": Release.HOLD_ALL, "max_waiting": 0, "at_waiting_limit": AtWaitingLimit.DELIVER}, clock(3)),
+        ({"release": Release.AUTO}, clock(6)),
+    ],
+)
+def test_a_unit_that_waited_is_partial_where_a_number_was_waived_w203_b107(rule: dict[str, Any], lets_go: Any) -> None:
+    """As it is where nothing waits."""
+    deliver_at = str(ms(5)) if rule["release"] is Release.AUTO else None
+    said = {} if deliver_at is None else {"deliver_at": deliver_at}
+    steps = [r(at=0, seq=1, **said), told("waive", id="low-stock/UK", seq="2", at=1), r(at=2, seq=3, end="true")]
+    played = told_by(*steps, lets_go, rules=[row(rule={"sequence": Numbering.GIVEN} | rule)])
+    (unit,) = played.units
+    assert (unit.outcome, unit.reason, unit.missing) == ("partial", "command", (Range(2, 2),))
+
+
+def test_a_unit_without_a_waived_number_uses_up_the_credit_as_any_other_b105_w203() -> None:
+    hold = row(rule={"sequence": Numbering.GIVEN, "release": Release.HOLD_FIRST}, name="*")
+    first = [r("*", id="low-stock/1", at=1, seq=1), told("waive", id="low-stock/1", seq="2", at=2)]
+    first.append(r("*", id="low-stock/1", at=3, seq=3, end="true"))
+    played = told_by(released(at=0), *first, r("*", id="low-stock/2", at=4, seq=1, end="true"), rules=[hold])
+    assert [made.id for made in played.units] == ["low-stock/1"]

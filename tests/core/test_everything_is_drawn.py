@@ -165,6 +165,19 @@ def test_odd_ids_nulls_pieces_and_moments_are_drawn() -> None:
     assert plain_beside_rules > 100
 
 
+def test_groups_by_rule_of_an_id_and_of_one_that_fills_it_up_are_drawn() -> None:
+    """Of rules of which several groups of a key may be open: only then do both stand beside their places, where they must not meet."""
+    met = 0
+    for each in streams():
+        said = [
+            dict(one.headers_) for one in each.events if isinstance(one, FakeRecord) and isinstance(one.headers_, list)
+        ]
+        ids = {one.get("uow-id") or b"" for one in said if "uow-input" in one} - {b""}
+        keeps_several = any(row.rule.cardinality != "one" or row.rule.release != "auto" for row in each.rows)
+        met += keeps_several and any(group_id + b"\0" in ids for group_id in ids)
+    assert met > 200
+
+
 def test_several_versions_of_a_row_are_drawn_that_differ() -> None:
     versions = [{row.name for row in each.rows if row.version > 1} for each in streams()]
     assert sum(map(bool, versions)) > 100

@@ -22,10 +22,10 @@ from uow.processor.engine.batch import SLICE, Batch, Work
 from uow.processor.engine.ports import Plan
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
-from uow.processor.engine.rows import read_row
+from uow.processor.engine.rows import read_group_row, read_row
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.conditions import group_policy
-from uow.schemas.records import MAX_SEQ, Attributes
+from uow.schemas.records import GROUP_ROW, MAX_SEQ, Attributes
 from uow.topics.rules import DeliverOrder
 
 
@@ -107,8 +107,13 @@ class Played(JoinedLogs):
 
 
 def _told(key: bytes, value: bytes) -> Any:
-    """What a row of the changelog says. One of a component that says that all its attributes are 0 says the same as one that says none."""
-    if key[:1] not in (b"\1", b"\2") or not 0 < int.from_bytes(key[-4:], "big") <= MAX_SEQ:
+    """What a row of the changelog says. One of a component that says that all its attributes are 0 says the same as one that says none; and
+    one of a group by rule need not say the latest version that it took, which a row of its rule says (B-13)."""
+    number = int.from_bytes(key[-4:], "big")
+    if key[:1] == b"\2" and number == GROUP_ROW:
+        group = read_group_row(value)
+        return replace(group, rule=(group.rule or "").partition("@")[0])
+    if key[:1] not in (b"\1", b"\2") or not 0 < number <= MAX_SEQ:
         return value
     row = read_row(value)
     return replace(row, attributes=None if row.attributes == Attributes() else row.attributes)
@@ -177,8 +182,8 @@ class _Worker:
                         **self.latest,
                     )
                 )
-        for _ in range(1 + len(self.task.partition.kept)):
-            self._until_done(Batch(COMPONENTS))  # lets go of what a full plan kept
+        for _ in range(2 * len(self.task.partition.kept)):
+            self._until_done(Batch(COMPONENTS))  # lets go of what a full plan kept; no other one needs it
         drained = self.task.drain()
         if drained is not None:
             self._write(drained)
@@ -235,6 +240,9 @@ class _Worker:
                 commands=[each for each in commands if each.offset() >= plan.next_command],
                 outcome=None,
             )
+            is_all_read = batch.work is Work.RECORDS and not (again.records or again.commands)
+            if is_all_read and self.task.partition.freed and self.rnd.random() < 0.5:  # as a worker that starts does
+                again = Batch(COMPONENTS, Work.TICK, asked_at=0, settled=0)
         if self.rnd.randrange(100) < self.way.restarts:
             if self.rnd.random() < 0.2:
                 self.logs.compact()

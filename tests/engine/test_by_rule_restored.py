@@ -17,10 +17,10 @@ from uow.ops.group_audit import group_findings
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rows import read_ledger
-from uow.processor.engine.task import PartitionTask
+from uow.processor.engine.task import STALE_BYTES, PartitionTask
 from uow.schemas.error_classes import DuplicateSequenceNumberError, StateCorruptedError
-from uow.topics.policies import Fingerprints
-from uow.topics.rules import BelowMin, DeliverOrder, Numbering, Release
+from uow.topics.policies import ExpirationPolicy, Fingerprints
+from uow.topics.rules import AtMaxOpenGroups, BelowMin, DeliverOrder, Numbering, Release
 
 ROWS = (
     row("UK", complete_count=5, age_ms=15_000),
@@ -194,6 +194,41 @@ def test_a_group_crowded_out_with_the_record_in_hand_does_not_come_back_b107(set
     assert [made.id for made in played.units] == expected
     assert read_ledger(played.plans[-1].ledger or b"")[1][-1].before == played.offset
     assert state_of(restored(logs, WIDE, Table(*rows))) == state_of(played.task)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_oldest_group_is_the_one_that_arrived_first_whatever_restarts_b37(is_restarted: bool) -> None:
+    """In memory it was the one that opened first, and `uow-arrived-at` may say another order than the log."""
+    closing = {"max_open_groups": 3, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    partial = ExpirationPolicy.DELIVER_PARTIAL
+    rows = [row(name, complete_count=2, age_ms=90_000, on_give_up=partial, rule=closing) for name in "ABCDEF"]
+    logs, played = write(r("A", at=10), r("B", at=11, arrived=5), r("C", at=12), r("D", at=13), rows=rows)
+    if is_restarted:
+        played.task = restored(logs, table=Table(*rows))
+    played.send(r("E", at=14, arrived=9), r("F", at=15))
+    assert [(made.id[-1], made.reason) for made in played.units] == [("B", "limit"), ("A", "limit"), ("E", "limit")]
+
+
+def test_the_order_of_open_groups_keeps_no_closed_ones_b37() -> None:
+    """The limit was reached once, and one old group stays."""
+    closing = {"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rows = [row(name, complete_count=2, age_ms=90_000, rule=closing) for name in "ABCD"]
+    played = story(r("A", at=1), r("B", at=2), r("C", at=3), r("B", at=4), rules=Table(*rows))
+    for _ in range(20):
+        played.send(*(r("D", at=5) for _ in range(200)))
+    assert (len(played.task.groups), len(played.units)) == (1, 2_002)
+    assert sum(map(len, played.task.partition.by_arrival.values())) < 1_500
+
+
+def test_closed_groups_in_the_order_of_open_ones_count_as_memory_b37() -> None:
+    closing = {"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rows = [row(name, complete_count=2, age_ms=90_000, rule=closing) for name in "ABCD"]
+    steps = [r("A", at=1), r("B", at=2), r("C", at=3), r("B", at=4), *(r("D", at=5) for _ in range(600))]
+    played = story(*steps, rules=Table(*rows))
+    counted, (line,) = played.task.memory_bytes, played.task.partition.by_arrival.values()
+    assert (len(line), len(played.task.groups)) == (303, 1)
+    played.task.partition.by_arrival.clear()
+    assert counted - played.task.memory_bytes == STALE_BYTES * 302
 
 
 def test_a_group_that_opens_and_closes_in_one_poll_is_never_written_b31() -> None:

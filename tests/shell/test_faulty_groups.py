@@ -546,7 +546,6 @@ def test_a_group_by_rule_at_which_a_restore_or_a_new_version_fails_is_closed_and
 
 BY_RESTORE = {
     "its rule": plant_in(Group, "rule", of_group, KeyError),
-    "its place among those of its rule": plant_in(partition_state, "_first_offset", of_group, KeyError),
     "its figures after a restore": plant_in(Group, "asked", of_group, IndexError),
 }
 

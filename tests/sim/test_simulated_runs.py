@@ -54,6 +54,13 @@ def test_values_that_a_slow_worker_had_no_time_to_read_back_may_be_missing_w117(
     assert play(112119).violation is None
 
 
+def test_unit_in_part_whose_id_was_forgotten_is_another_unit_of_the_same_name_b205() -> None:
+    """A correction has the components of the second one, and one more."""
+    report = play(1751)
+    assert report.violation is None
+    assert report.corrections
+
+
 def test_calls_tell_services_once_that_their_replies_are_needed_no_longer_b209(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of these runs have calls, with weights and notices; the check is that of every run."""
     monkeypatch.setattr(call_traffic, "SHARE", 1)

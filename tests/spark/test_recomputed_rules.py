@@ -54,6 +54,7 @@ from uow.topics.rules import (
     AtWaitingLimit,
     BelowMin,
     Cardinality,
+    DeliverOrder,
     LateJoin,
     Numbering,
     Parameter,
@@ -61,6 +62,7 @@ from uow.topics.rules import (
     ResolvedRow,
     Rule,
     Source,
+    WaitFrom,
 )
 from uow.topics.rules import Row as RuleRow
 
@@ -328,3 +330,48 @@ def test_a_recomputation_of_groups_by_rule_goes_on_from_a_file_b203(seed: int, t
     rows += made(second.finish())
     whole = recompute(place, policy, [life.arrived], all_steps(life), life.rows)
     assert sorted(rows, key=str) == sorted(whole, key=str)
+
+
+@pytest.mark.parametrize("plan_bytes", [0, 1_000_000])
+@pytest.mark.parametrize("is_ticked", [False, True])
+def test_a_plan_that_only_delivers_what_a_full_one_left_is_no_time_for_other_groups_b118_b203(
+    plan_bytes: int, is_ticked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record of the ledger has no input either; a group that was complete by time alone was said to wait since then, and took no more."""
+    in_order = ResolvedRow(
+        Rule("order", 1, "D", deliver_order=DeliverOrder.FIRST_ARRIVAL), RuleRow("order", "x", 1, complete_count=2)
+    )
+    sources = (
+        Source("hold", "a", 1, quantity=1),
+        Source("hold", "b", 1, quantity=5, wait_ms=2_000, wait_from=WaitFrom.GROUP),
+    )
+    held = RuleRow("hold", "x", 1, complete_when="per_source", late_join=LateJoin.LENIENT)
+    hold = ResolvedRow(Rule("hold", 1, "D", release=Release.HOLD_ALL), held, sources)
+    rows = {each.name: replace(each, row=replace(each.row, age_ms=900_000)) for each in (in_order, hold)}
+    policy: DestinationPolicy = policy_of(outcomes=OutcomesPolicy.ALL)
+    task, world = new_task(policy, rules=RowTable(rows, "D", policy), plan_bytes=plan_bytes), World()
+    logs: dict[str, list[FakeRecord]] = defaultdict(list)
+
+    def routed(offset: int, key: str, at: int, source: bytes = b"a") -> FakeRecord:
+        rule, own = key.partition("/")[0], key.encode()
+        said = [("uow-id", own), ("uow-rule", f"{rule}/x@1".encode()), ("uow-input", b"in/0/%d" % offset)]
+        return FakeRecord(offset, [*said, ("uow-source-name", source)], b"text", own, T0 + at)
+
+    def work_off(records: list[FakeRecord], now: int) -> None:
+        logs[TOPICS.components] += records
+        while True:
+            left = [each for each in records if each.offset() >= task.position]
+            plan = task.process(left) if left or not is_ticked else task.tick(T0 + now, T0)
+            if plan is not None:
+                world.add(plan)
+                own = logs[TOPICS.closed_changelog]
+                own.append(FakeRecord(len(own), [], plan.ledger, b"", T0 + now, Tp(TOPICS.closed_changelog, 0)))
+            if task.position > records[-1].offset() and not task.partition.freed:
+                return
+
+    early = [("hold/g", 1_000), ("order/x", 1_500), ("order/y", 1_600), ("order/y", 1_700), ("order/x", 5_000)]
+    work_off([routed(offset, *each) for offset, each in enumerate(early)], 5_000)
+    work_off([routed(5, "hold/g", 6_000, b"b"), routed(6, "hold/g", 6_100, b"b")], 6_100)
+    found = executed(Life(task, world, [], rows, [], logs), monkeypatch)
+    of_group = [(row.generation, row.fate) for row in found if row.kind == RECORD and row.id == "hold/g"]
+    assert of_group == [(1, Fate.OPEN)] * 3
