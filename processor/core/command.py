@@ -29,7 +29,7 @@ from uow.processor.core.changes import (
 from uow.processor.core.conditions import asked, count_of, is_complete
 from uow.processor.core.decide import Situation, decide_released, delivered
 from uow.processor.core.erasure import is_erased, without_payload
-from uow.processor.core.gathered import NEVER, Called
+from uow.processor.core.gathered import NEVER, Called, Ruled
 from uow.processor.core.group import UNKNOWN_END, Group, missing_numbers
 from uow.processor.core.ranges import (
     Ranges,
@@ -163,13 +163,12 @@ def _cancel(case: Case) -> CommandVerdict:
 
 
 def _fail(case: Case) -> CommandVerdict:
-    """Close as `failed`: a router could not transform a record that was for it (B-26). A group that waits for its release lacks none."""
+    """Close as `failed`: a router could not transform a record that was for it (B-26). One that is complete and waits lacks none."""
     if case.group.ruled is not None and case.group.ruled.waits_since:
-        return _refused(_IS_WHOLE)
+        return _refused(_is_whole(case.group.ruled))
     return _given_up(case, UnitOutcome.FAILED, "to the errors topic")
 
 
-_IS_WHOLE: Final = "the group is complete, and waits for its release"
 _NOT_ITS_TURN: Final = "an earlier group of its order key is open and must be delivered first"
 
 _NUMBERED_HERE: Final = (
@@ -182,6 +181,10 @@ _FATES: Final = {
     ExpirationPolicy.REDIRECT: "to the errors topic",
     ExpirationPolicy.DELIVER_PARTIAL: "whole, so that there is no unit",
 }
+
+
+def _is_whole(ruled: Ruled) -> str:
+    return f"the group is complete, and waits for {ruled.kept_by}"
 
 
 def _expire(case: Case) -> CommandVerdict:
@@ -249,12 +252,12 @@ def _too_many(waived: Ranges) -> str:
 
 
 def _remove(case: Case) -> CommandVerdict:
-    """Take one held component out; its number may be sent again (W-76). A group that waits for its release takes none any more, so it would leave without."""
+    """Take one held component out; its number may be sent again (W-76). One that is complete and waits takes none any more, so it would leave without."""
     group, seq = case.group, case.command.numbers[0].first
     if seq not in group.held:
         return _refused(f"number {seq} is not held")
     if group.ruled is not None and group.ruled.waits_since:
-        return _refused(f"{_IS_WHOLE}: cancel it, or let it go with all that it has")
+        return _refused(f"{_is_whole(group.ruled)}; cancel it, or let it leave with all that it has")
     if len(group.held) == 1:
         return _refused(f"number {seq} is all that is held: cancel the group")
     waived = without(group.waived, (seq,))

@@ -339,10 +339,11 @@ def _too_many_groups(arrival: Arrival, now: Situation) -> Effect | None:
 
 
 def _whole_already(arrival: Arrival, now: Situation) -> Effect | None:
-    """A group that is complete and waits for its release takes no more; where the assembler numbers, the next generation opens instead."""
+    """A group that is complete and waits takes no more; where the assembler numbers, the next generation opens instead."""
     if now.group is None or now.group.ruled is None or not now.group.ruled.waits_since:
         return None
-    return _refuse(OutOfSequenceRangeError, "a", "the unit is complete, and waits for its release", arrival.marks)
+    why = f"the unit is complete, and waits for {now.group.ruled.kept_by}"
+    return _refuse(OutOfSequenceRangeError, "a", why, arrival.marks)
 
 
 def _larger_than_all(arrival: Arrival, now: Situation) -> Effect | None:

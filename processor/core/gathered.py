@@ -308,6 +308,13 @@ class Ruled:
         parts = self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since, self.called
         return *parts, self.deadlines
 
+    @property
+    def kept_by(self) -> str:
+        """The event, in words, that a group which is complete and waits is waiting for."""
+        if self.is_behind:
+            return "an earlier group of its rule"
+        return "its uow-deliver-at" if self.policy.release is Release.AUTO else "its release"
+
     def accepts_until(self, source_name: str | None) -> int:
         """Before which arrival one of several open groups of a key takes a component of this source, unless it is due: it does not wait, and the source is not satisfied (B-99)."""
         if self.waits_since:

@@ -101,7 +101,7 @@ def _numbers(group: Group) -> str:
 def _release(group: Group, ruled: Ruled) -> str:
     policy = ruled.policy
     if policy.release is Release.AUTO:
-        return "its uow-deliver-at"
+        return ruled.kept_by
     by_clock = ruled.leaves_at(group.deliver_at) < NEVER
     return f"a release of rule {policy.rule_id}{', or its time' * by_clock}"
 

@@ -3,7 +3,7 @@
 CEL has numbers of 64 bits: 0.1 and 0.7 are less than 0.8 there, and 1 / 0 is more than 1. So comparison, arithmetic, `&&`, `||`, `!` and `? :` over numbers are
 evaluated here, on fractions. An expression with anything else in it (lists, texts) is left to CEL.
 
-Unknown is what cannot be reckoned: a division by zero, a sum of truths. It is decided without it where `||`, `&&` or `? :` can do without.
+Unknown is what cannot be reckoned: a division by zero, a sum of truths, a result of more than `MAX_BITS`. It is decided without it where `||`, `&&` or `? :` can do without.
 
 Belongs here: that evaluation. Does not belong here: what an expression may be made of (`uow.processor.rules.expressions`).
 """
@@ -19,6 +19,10 @@ from typing import Any, Final
 Value = Fraction | bool | None
 """None: unknown."""
 Program = Callable[[Sequence[Fraction]], Value]
+
+MAX_BITS: Final = 32_768
+"""Most bits of numerator or denominator. As many amounts of 40 digits as a text has room for need a fifth of it; those of the largest and smallest exponents would
+grow with each step, and a component would take a tenth of a second."""
 
 _PARTS: Final = re.compile(
     r"\s*(?:v([0-9]+)|([0-9][0-9.]*(?:[eE][+-]?[0-9]+)?)|(true|false)|(&&|\|\||[=!<>]=|[-+*/<>!?:()]))", re.ASCII
@@ -171,8 +175,9 @@ def _reckoning(reckon: Callable[[Fraction, Fraction], Fraction], one: Program, o
         if not (isinstance(left, Fraction) and isinstance(right, Fraction)):
             return None
         try:
-            return reckon(left, right)
+            found = reckon(left, right)
         except ZeroDivisionError:
             return None
+        return found if max(found.numerator.bit_length(), found.denominator.bit_length()) <= MAX_BITS else None
 
     return reckoned

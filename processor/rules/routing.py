@@ -1,7 +1,7 @@
 """A record of an input and the rules give a component, a refusal or a record that passes (aggregation, 6.3). Pure.
 
 1. The rules are asked by priority; the first whose `accept` holds has the record (B-111). One that gathers replies leaves a reply to
-   the rule that asked for it, wherever in the order that stands.
+   the rule that asked for it, wherever in the order that stands: each is asked whether its own request is where it looks.
 2. Its transform changes the value (B-25); the routing name is looked for in what it made (B-20).
 3. Routing name and arrival choose the row (B-21 to B-24); row and name make the group key, `<rule id>/<routing name>`.
 4. The component is the record with the group key as its key, and the headers that say all this. Nobody else's headers of these names
@@ -370,10 +370,10 @@ class RuleRouting:
             raise BadUnitIdError(f"{text[:300]!r} is no request of rule {self.rule.rule_id}", case="no-correlation")
         return request
 
-    def rule_of_request(self, headers: Headers, view: RecordView) -> str:
-        """The rule whose request a record names where this rule looks for its own; empty if it names none."""
+    def has_asked(self, headers: Headers, view: RecordView) -> bool:
+        """True of a record that names a request of this rule where the rule looks for it; a transform plays no part yet."""
         request = RequestId.parse(self._request_text(headers, view))
-        return "" if request is None else request.rule_id
+        return request is not None and request.rule_id == self.rule.rule_id
 
     def _request_text(self, headers: Headers, view: RecordView) -> str:
         correlations = [value for name, value in headers if name in self._correlation_ids]
@@ -451,7 +451,7 @@ class RecordRouting:
 
     def __init__(self, rules: Sequence[RuleRouting]) -> None:
         self._rules = rules
-        self._gathering = {each.rule.rule_id: each for each in rules if each.rule.gathers_replies}
+        self._shares_replies = sum(each.rule.gathers_replies for each in rules) > 1
 
     @property
     def destinations(self) -> Sequence[str]:
@@ -478,20 +478,24 @@ class RecordRouting:
             return refused("", first.target, record, [], DecodeError("headers", "headers that cannot be read"))
         view: RecordView | None = None
         asked = first
+        taker: RuleRouting | None = None
         try:
             for asked in self._rules:
-                if asked.accept is not None:
+                if taker is not None and not asked.rule.gathers_replies:
+                    continue
+                shares = self._shares_replies and asked.rule.gathers_replies
+                if shares or asked.accept is not None:
                     view = view or RecordView(record.key(), record.value(), headers)
-                    accepts = asked.accept.boolean(view)
-                    if view.refusal is not None:
-                        return refused(asked.rule.rule_id, asked.target, record, headers, view.refusal)
-                    if not accepts:
-                        continue
-                if len(self._gathering) > 1 and asked.rule.gathers_replies:
-                    view = view or RecordView(record.key(), record.value(), headers)
-                    asked = self._gathering.get(asked.rule_of_request(headers, view), asked)
-                    if asked.accept is not None and not asked.accept.boolean(view):
-                        break
+                accepts = view is None or asked.accept is None or asked.accept.boolean(view)
+                is_its_own = accepts and (not shares or view is None or asked.has_asked(headers, view))
+                if view is not None and view.refusal is not None:
+                    return refused(asked.rule.rule_id, asked.target, record, headers, view.refusal)
+                if is_its_own:
+                    return asked.route(record, headers, view, now_ms)
+                if accepts:
+                    taker = taker or asked
+            if taker is not None:  # a reply to nobody's request, which it refuses, or lets pass
+                asked = taker
                 return asked.route(record, headers, view, now_ms)
         except ENDS:
             raise

@@ -33,7 +33,7 @@ from uow.schemas.error_classes import DecodeError, InternalError, OutOfSequenceR
 from uow.schemas.records import Range
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy, ViolationPolicy
-from uow.topics.rules import AtWaitingLimit, Cardinality, Numbering, Release, Source
+from uow.topics.rules import AtWaitingLimit, Cardinality, DeliverOrder, Numbering, Release, Source
 
 
 def released(rule: str = "low-stock", at: float | None = None, command_id: str | None = None) -> Told:
@@ -310,9 +310,42 @@ def test_no_component_is_taken_out_of_a_group_that_waits_and_is_called_complete_
     refusal, _ = played.answers
     assert (refusal.done, refusal.text) == (
         False,
-        "the group is complete, and waits for its release: cancel it, or let it go with all that it has",
+        "the group is complete, and waits for its release; cancel it, or let it leave with all that it has",
     )
     assert [(made.count, made.outcome, made.missing) for made in played.units] == [(3, "complete", ())]
+
+
+@pytest.mark.parametrize(
+    ("rule", "sent", "awaited"),
+    [
+        ({"release": Release.HOLD_ALL}, {}, "its release"),
+        ({"release": Release.HOLD_FIRST}, {"deliver_at": ms(20)}, "its release"),
+        ({}, {"deliver_at": ms(20)}, "its uow-deliver-at"),
+        (
+            {"deliver_order": DeliverOrder.FIRST_ARRIVAL},
+            {},
+            "an earlier group of its rule",
+        ),
+    ],
+)
+def test_a_refusal_says_what_the_complete_group_waits_for_w76_b106_b118(
+    rule: dict[str, Any], sent: dict[str, Any], awaited: str
+) -> None:
+    """It told of a release where nothing but time or an older group was awaited."""
+    settings: dict[str, Any] = {"complete_count": 2, "rule": rule | {"sequence": Numbering.GIVEN}}
+    played = told_by(
+        r("FR", at=0, seq=1),
+        r("UK", at=0, seq=1, **sent),
+        r("UK", at=0, seq=2),
+        r("UK", at=1, seq=3),
+        told("remove", id="low-stock/UK", seq=2, at=1),
+        told("fail", id="low-stock/UK", at=1),
+        rules=[row("UK", **settings), row("FR", **settings)],
+    )
+    said = [each.text.partition("; ")[0] for each in played.answers]
+    assert said == [f"the group is complete, and waits for {awaited}"] * 2
+    (late,) = [dict(each.headers or []) for each in played.outputs if each.topic == TOPICS.rejected]
+    assert f": the unit is complete, and waits for {awaited} (id" in late["uow-error-text"].decode()
 
 
 def test_a_component_of_a_group_that_is_not_complete_is_taken_out_as_before_w76() -> None:

@@ -81,6 +81,44 @@ def told() -> Iterator[dict[str, Any]]:
         yield json.loads(done.stdout)
 
 
+BLOCKS = """
+import gc, os, sys
+import confluent_kafka
+import uow
+
+def handles():
+    gc.collect()
+    return len([each for each in gc.get_objects() if isinstance(each, confluent_kafka.Producer)])
+
+connection = uow.connect(sys.argv[1], application="app")
+parent = os.getpid()
+said, saying = os.pipe()
+try:
+    with connection.unit("shop", "long", resume=sys.argv[2] == "resume") as unit:
+        unit.send("1")
+        child = os.fork()
+        if not child:
+            had = handles()
+            sys.exit(7)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        unit.send("2")
+except SystemExit:
+    os.write(saying, b"%d" % (had - handles()))
+    raise
+connection.close()
+print(status, os.read(said, 10).decode())
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "resume"])
+def test_a_child_that_ends_inside_a_block_frees_no_handle_of_its_parent(kind: str) -> None:
+    """The library waits for threads that a child does not have, or ends it by a signal, where a handle is freed there."""
+    with MockCluster(TOPIC, "app-senders", "shop.commands") as cluster:
+        command = [sys.executable, "-W", "ignore", "-c", BLOCKS, cluster.bootstrap, kind]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=stretched(60), check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["7", "0"]), done.stderr
+
+
 @pytest.mark.parametrize("call", ["send", "unit", "receive", "session", "in the unit", "a reader"])
 def test_a_connection_of_the_parent_is_closed_in_its_child_and_says_why(told: dict[str, Any], call: str) -> None:
     said = told["child"][call]

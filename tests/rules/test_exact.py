@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import partial
 from random import Random
 from typing import Any
@@ -47,6 +47,35 @@ def holds(text: str, *values: str, components: int = 1) -> bool:
 )
 def test_a_condition_over_prices_is_what_it_looks_like_b41(text: str, values: tuple[str, ...], expected: bool) -> None:
     assert holds(text, *values) is expected
+
+
+MIXED = "7" * 33 + "e966", "3" * 33 + "e-999"
+"""Amounts whose sum has 2,000 digits."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*".join(["sum(a)"] * 47) + " > 1",
+        "/".join(["sum(a)"] * 47) + " < 1",
+        " + ".join(f"1 / (sum(a) + {number})" for number in range(18)) + " > 0",
+        "*".join(["(sum(a) - 1 / sum(a))"] * 17) + " > 1",
+    ],
+)
+def test_a_number_that_grows_with_each_step_is_unknown_b06_b41(text: str) -> None:
+    """One component took a tenth of a second."""
+    mixed = str(Context(prec=4_096).add(*map(Decimal, MIXED)))
+    assert not holds(text, mixed)
+    assert not holds(f"!({text})", mixed)
+    assert holds(f"{text} || count() == 1", mixed)
+
+
+def test_as_many_amounts_as_a_text_has_room_for_are_exact_b41() -> None:
+    amount = "0." + "9" * 38
+    text = "*".join(["sum(a)"] * 46)
+    assert holds(f"{text} < 1", amount)
+    assert holds(f"{text} > 1 - 46 / 1e38", amount)
+    assert holds("sum(a) * sum(b) / sum(a) == sum(b)", "9e998", "7e-998")
 
 
 class Texts:

@@ -687,7 +687,7 @@ def test_rules_that_share_a_topic_of_replies_have_each_its_own_b79_b111(
 
 def test_a_reply_is_no_other_rule_s_where_its_own_does_not_accept_it_b79_b111() -> None:
     routed = route(two_of_replies(accept="header('from') == 'hotel'"), reply(b"hotels/rome/17.1"))
-    assert (routed.rule_id, routed.fate, said(routed)["uow-error-case"]) == ("", Fate.REJECTED, b"no-rule")
+    assert (routed.rule_id, routed.fate, said(routed)["uow-error-case"]) == ("trips", Fate.REJECTED, b"no-correlation")
     routed = route(two_of_replies(accept="header('from') == 'hotel'"), reply(b"hotels/rome/17.1", **{"from": b"hotel"}))
     assert (routed.rule_id, routed.fate) == ("hotels", Fate.ROUTED)
 
@@ -699,10 +699,36 @@ def test_a_reply_goes_past_what_stands_between_its_rule_and_the_other_b79_b111()
     assert route(router(TRIPS, between, hotels, rows=rows), reply(b"hotels/rome/17.1")).rule_id == "hotels"
 
 
-def test_rules_of_replies_may_look_in_places_of_their_own_b79_b111() -> None:
-    routing = two_of_replies(group_key="request:path:call")
-    inside = route(routing, reply(value=b'{"call": "hotels/rome/17.1"}'))
-    assert (inside.rule_id, inside.fate) == ("trips", Fate.REJECTED), "the first one finds no id, and refuses"
-    routing = two_of_replies(group_key="request:path:call", priority=1)
-    assert route(routing, reply(value=b'{"call": "hotels/rome/17.1"}')).rule_id == "hotels"
-    assert route(routing, reply(value=b'{"call": "trips/rome/17.1"}')).sent.topic == "supply.rejected"
+HOTELS_INSIDE, TRIPS_INSIDE = b'{"call": "hotels/rome/17.1"}', b'{"call": "trips/rome/17.1"}'
+NESTED = b"[" * 5_000 + b"]" * 5_000
+
+
+@pytest.mark.parametrize("priority", [1, 200])
+@pytest.mark.parametrize(
+    ("sent", "rule", "key"),
+    [
+        (reply(value=HOTELS_INSIDE), "hotels", b"hotels/rome/17"),
+        (reply(b"trips/trip/17.2"), "trips", b"trips/trip/17"),
+        (reply(b"trips/trip/17.2", value=b"no JSON"), "trips", b"trips/trip/17"),
+        (reply(b"17", value=HOTELS_INSIDE), "hotels", b"hotels/rome/17"),
+        (reply(b"hotels/rome/17.1"), "", None),
+        (reply(value=TRIPS_INSIDE), "", None),
+    ],
+)
+def test_rules_of_replies_may_look_in_places_of_their_own_b79_b111(
+    priority: int, sent: FakeRecord, rule: str, key: bytes | None
+) -> None:
+    """Each is asked whether its own request is where it looks, whichever is asked first; a reply to none is refused by that one."""
+    routed = route(two_of_replies(group_key="request:path:call", priority=priority), sent)
+    assert routed.fate is (Fate.REJECTED if key is None else Fate.ROUTED)
+    assert routed.rule_id == (rule or ("hotels" if priority == 1 else "trips"))
+    assert key is None or routed.sent.key == key
+
+
+@pytest.mark.parametrize(
+    "other", [{"accept": "kind == 'hotel'"}, {"group_key": "request:path:call"}], ids=["accept", "place"]
+)
+def test_a_reply_too_deep_for_a_rule_that_looks_into_it_is_refused_for_that_b79_b111(other: dict[str, Any]) -> None:
+    """It said that no rule accepts it, and named none."""
+    routed = route(two_of_replies(**other), reply(b"hotels/rome/17.1", value=NESTED))
+    assert (routed.rule_id, routed.fate, said(routed)["uow-error-class"]) == ("hotels", Fate.REJECTED, b"DecodeError")

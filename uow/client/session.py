@@ -68,8 +68,7 @@ _OPENING: Final = threading.Lock()
 def _leave_behind() -> None:
     _OPENING.release()
     for session in OPEN.values():
-        session.left_behind()
-    OPEN.clear()
+        session.left_behind()  # and they stay: a handle that is freed here waits for threads that are not there, or ends the process
 
 
 if hasattr(os, "register_at_fork"):

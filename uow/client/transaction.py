@@ -367,6 +367,8 @@ class Transaction:
 
     def end(self, ended: Ended, timeout: float) -> None:
         """Waits for a commit under way, aborts what is open, and throws the producer away, all in `timeout` seconds."""
+        if self.state is TransactionState.CLOSED:  # in a child of fork nothing of it may be touched
+            return
         self._ended = ended
         if self._settling is None or not self._settling.is_over(
             timeout
@@ -531,7 +533,8 @@ class Transactions:
         """Ends one of `named`; what is open on it is aborted."""
         transaction.abort()
         with self._lock:
-            self._all.remove(transaction)
+            if self._ended is None:  # a child of fork must not free a handle of its parent
+                self._all.remove(transaction)
         transaction.end(self.life.closed_now(), 0.0)
 
     def end_orphan(self, transactional_id: str) -> None:
