@@ -958,6 +958,8 @@ class Partition(PartitionState):
         policy = group.ruled.policy
         waiting = self.waiting.get(policy.rule_id, {})
         while policy.max_waiting is not None:
+            if self.freed and (line := self.arrivals.get(policy.rule_id)) is not None:
+                self._free_all(line)
             has_turn = sum(each in waiting for each in self.freed)
             if len(waiting) - has_turn <= policy.max_waiting:
                 return

@@ -329,7 +329,8 @@ class PartitionState:
         first = self._first_arrived(rule_id)
         if first is not None and first.ruled is not None and first.ruled.is_behind:
             first.ruled.is_behind = False
-            self.freed[first] = None
+            if first.deliver_at <= self.clock:
+                self.freed[first] = None
             self.schedule(first)
 
     def has_turn(self, rule_id: str) -> bool:
@@ -346,6 +347,7 @@ class PartitionState:
                 return
             group.ruled.is_behind = False
             self.freed[group] = None
+            self.schedule(group)
 
     def follow(self, group: Group, row: GroupPolicy) -> bool:
         """An open group takes a later version of its row (B-13); True if it does. If it is whole by it, it is due, and closes when it is looked at next.
@@ -479,7 +481,7 @@ class PartitionState:
         group.ruled.scheduled = NEVER
         in_order, rule_id = group.ruled.policy.delivers_in_order, group.ruled.policy.rule_id
         group.ruled.is_behind = in_order and self.first_place(group.ruled.policy) != place_of(group)
-        if in_order and not group.ruled.is_behind and self.has_turn(rule_id):
+        if in_order and not group.ruled.is_behind and group.deliver_at <= self.clock and self.has_turn(rule_id):
             self.freed[group] = None
         line = self.waiting.setdefault(rule_id, {})
         line[group] = None

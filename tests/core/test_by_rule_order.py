@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, told_by
-from tests.core.script import TOPICS, Story, c, check_counts, clock, context_of, ms, policy_of, told
+from tests.core.script import TOPICS, Step, Story, c, check_counts, clock, context_of, ms, policy_of, told
 from tests.engine.restored_logs import Logs
 from tests.engine.test_by_rule_restored import restored, write
 from tests.fake_record import INPUT
@@ -316,3 +316,44 @@ def test_a_unit_that_has_its_turn_in_a_full_plan_is_not_one_too_many_that_waits_
     played.send(*[clock(20)] * 3)
     reasons = [(made.id[-1], made.reason) for made in played.units]
     assert reasons == [("W", "limit"), ("X", "count"), ("Y", "count"), ("Z", "count")]
+
+
+def units_of_full_plans(plan_bytes: int, rows: list[GroupPolicy], steps: list[Step]) -> list[tuple[str, str]]:
+    """Id and outcome of each unit, and of each group that failed; each record comes in a poll of its own, whatever the plan before has left."""
+    played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
+    for record in played.records(steps):
+        is_read = False
+        while not is_read:
+            plan = played.task.process([record], [])
+            played._take(plan)
+            is_read = plan.next_offset > record.offset()
+    while played.task.next_deadline() == 0 and (left := played.task.tick(played.task.clock, 0)) is not None:
+        played._take(left)
+    said = [dict(output.headers) for output in played.outputs if output.topic != TOPICS.outcomes]
+    return [((each["uow-id"] or b"").decode(), (each.get("uow-outcome") or b"failed").decode()) for each in said]
+
+
+@pytest.mark.parametrize(
+    ("rule", "rows", "steps"),
+    [
+        (
+            {"max_open_groups": 2, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST},
+            {"X": 2, "G": 1, "W": 2, "V": 2, "U": 2},
+            [("X", 1, {}), ("G", 2, {"deliver_at": ms(20)}), ("W", 10, {"arrived": 1.5}), ("W", 30, {}), ("V", 31, {}), ("U", 32, {})],
+        ),
+        (
+            {"max_waiting": 1, "at_waiting_limit": AtWaitingLimit.REDIRECT},
+            dict.fromkeys("ABCD", 1),
+            [("A", 1.0, {"deliver_at": ms(5)}), ("B", 1.1, {"deliver_at": ms(5)}), ("C", 1.2, {"deliver_at": ms(5)}), ("D", 6, {})],
+        ),
+    ],
+    ids=["one whose time has not come", "one behind the one that has its turn"],
+)  # fmt: skip
+def test_full_plans_fail_no_unit_of_a_rule_in_order_that_one_plan_delivers_b37_b107_b118(
+    rule: dict[str, Any], rows: dict[str, int], steps: list[tuple[str, float, dict[str, Any]]]
+) -> None:
+    told = {"deliver_order": DeliverOrder.FIRST_ARRIVAL} | rule
+    give_up = {"age_ms": 900_000, "on_give_up": ExpirationPolicy.REDIRECT}
+    policies = [row(name, complete_count=count, rule=told, **give_up) for name, count in rows.items()]
+    records = [r(name, at=at, **said) for name, at, said in steps]
+    assert units_of_full_plans(0, policies, records) == units_of_full_plans(10**9, policies, records)
