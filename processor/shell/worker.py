@@ -202,13 +202,15 @@ class UowWorker(faust.Worker):
         """Gives up what was open at the signal, also what only the components read meanwhile open; then stops as without. Ends with 1 if it cannot."""
         since, asked, unrestored = wall_ms(), set[HeldGroup](), list[Tp]()
         try:
-            await self._until_first_restored()
+            until = self.loop.time() + RESTORE_S
+            await self._until_first_restored(until)
             while True:
-                unrestored = await self._until_restored(unrestored)
+                unrestored = await self._until_restored(unrestored, until)
                 groups = [each for each in self._open_since(since) if each not in asked]
                 if groups:
                     asked.update(groups)
                     await self.loop.run_in_executor(None, give_up, groups)
+                    until = self.loop.time() + RESTORE_S
                 elif self._unrestored() == unrestored:  # no state went while it was looked at
                     break
             if unrestored or self._is_restored_first():
@@ -219,9 +221,8 @@ class UowWorker(faust.Worker):
         log.info("%s: finishing the poll in hand", signal_name)
         first()
 
-    async def _until_first_restored(self) -> None:
+    async def _until_first_restored(self, until: float) -> None:
         """Waits for partitions of which nobody here knows yet what they hold: they have no task, or are not even assigned."""
-        until = self.loop.time() + RESTORE_S
         while self._is_restored_first() and self.loop.time() <= until:  # noqa: ASYNC110 - another thread's work
             await asyncio.sleep(0.05)
 
@@ -229,9 +230,9 @@ class UowWorker(faust.Worker):
         """True while a partition is restored for the first time, or before the first assignment."""
         return bool(not self.uow_app.restored.is_set() or self.uow_app.status.read_unrestored())
 
-    async def _until_restored(self, late: Container[Tp]) -> list[Tp]:
+    async def _until_restored(self, late: Container[Tp], until: float) -> list[Tp]:
         """Waits for partitions that are restored after a doubt, but not again for those that were late. Returns those without their state."""
-        until, blocked = self.loop.time() + RESTORE_S, self.uow_app.status.blocked
+        blocked = self.uow_app.status.blocked
         while True:
             unrestored = self._unrestored()
             if all(tp in blocked or tp in late for tp in unrestored) or self.loop.time() > until:
