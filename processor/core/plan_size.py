@@ -1,7 +1,7 @@
 """How much of a partition's groups one plan may close, so that a transaction, its ledger record and a turn of the poll loop stay bounded.
 
 What is over waits for the next plan, a moment later: nothing is lost or decided in another way by it. A million groups that expire at once
-are closed in some hundred transactions, and new input is read between them.
+are closed in some hundred transactions, and other partitions are served between them.
 
 Belongs here: what a close, and a header, weighs in bytes. Does not belong here: where a plan is cut (`partition`, `group.hold_rows`).
 """

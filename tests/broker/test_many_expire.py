@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from itertools import pairwise
 
 import pytest
 
@@ -20,7 +19,8 @@ LIMIT_MS = 8_000
 
 
 @pytest.mark.timeout(240)
-def test_what_expires_at_once_is_closed_in_parts_and_new_input_is_served_between(place: Destination) -> None:
+def test_what_expires_at_once_is_closed_in_parts_and_what_comes_meanwhile_is_delivered(place: Destination) -> None:
+    """What comes is later than all these deadlines, so none of it is taken before the last part, by the clock of its partition (W-82)."""
     place.partitions = 1
     place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="discard", outcomes="none")
     place.send(((f"{number:0250}", 1, False) for number in range(GROUPS)), value=b"")
@@ -58,4 +58,3 @@ def test_what_expires_at_once_is_closed_in_parts_and_new_input_is_served_between
     assert sum(count for _, _, count in expired) == GROUPS
     parts = [to for _, to, count in expired if count]
     assert len(parts) > 5
-    assert any(later > earlier for earlier, later in pairwise(parts)), f"new input was read between {parts}"
