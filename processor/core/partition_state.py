@@ -266,7 +266,7 @@ class PartitionState:
         self.by_rule.setdefault(policy.rule_id, {})[group] = None
         if (line := self.by_arrival.get(policy.rule_id)) is not None:
             heappush(line, self._entry(group))
-            if len(line) > 2 * len(self.by_rule[policy.rule_id]) + 1024:  # most are closed
+            if self._is_mostly_closed(line, policy.rule_id):
                 del self.by_arrival[policy.rule_id]
         if policy.delivers_in_order:
             self._arrive(group, policy)
@@ -286,6 +286,10 @@ class PartitionState:
         """How many closed groups stand among those by arrival still, about."""
         lines = [each for of in (self.by_arrival, self.arrivals) for each in of.items()]
         return sum(max(0, len(line) - len(self.by_rule.get(rule_id, ()))) for rule_id, line in lines)
+
+    def _is_mostly_closed(self, line: ByArrival, rule_id: str) -> bool:
+        """True if a line is to be tidied: most of its groups are closed, and they are many."""
+        return len(line) > 2 * len(self.by_rule[rule_id]) + 1024
 
     def _entry(self, group: Group) -> tuple[Place, int, Group]:
         return place_of(group), next(self._serials), group
@@ -316,7 +320,7 @@ class PartitionState:
         line = self.arrivals.setdefault(policy.rule_id, [])
         if self.freed:
             self._free_all(line)
-        if len(line) > 2 * len(self.by_rule[policy.rule_id]) + 1024:
+        if self._is_mostly_closed(line, policy.rule_id):
             line[:] = [each for each in line if each[-1].is_open]
             heapify(line)
         before = self._first_arrived(policy.rule_id)
@@ -335,11 +339,12 @@ class PartitionState:
 
     def has_turn(self, rule_id: str) -> bool:
         """True if a group of a rule has its turn, and did not leave yet: whatever is complete now leaves after it, even if it arrived before."""
-        here = [each.ruled for each in self.freed if each.is_open]
-        return any(ruled is not None and ruled.policy.rule_id == rule_id for ruled in here)
+        return any(
+            each.is_open and each.ruled is not None and each.ruled.policy.rule_id == rule_id for each in self.freed
+        )
 
     def _free_all(self, line: ByArrival) -> None:
-        """A full plan left the first of a rule, and a group opens: all who leave at once when the first has left have their turn before it."""
+        """Where a full plan left the first of a rule, all who leave at once when that has left have their turn as well: before a group that opens, and none too many that wait."""
         for *_, group in sorted(line):
             if group.ruled is None or not self._is_waited_for(group):
                 continue

@@ -143,9 +143,8 @@ class Sends:
                 busy_at = time.monotonic()
             elif time.monotonic() - busy_at >= IDLE_S:
                 self._work.clear()
-                if (
-                    not self._waiting and not self._is_closed
-                ):  # else one came, or `close` was called, at this very moment
+                # else one came, or `close` was called, at this very moment
+                if not self._waiting and not self._is_closed:
                     self._work.wait()
                 busy_at = time.monotonic()
             self._sender.serve(SERVE_S)
