@@ -97,7 +97,6 @@ def units_read(bootstrap: str, topic: str, group: str, most: int = 1 << 30) -> l
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "session.timeout.ms": 2000,
         },
         logger=QUIET,
     )

@@ -1,4 +1,8 @@
-"""A server that answers every request with its correlation id and notes what came, and a client that speaks frames."""
+"""A server that answers every request with its correlation id and notes what came, and a client that speaks frames.
+
+Its port may have belonged to a broker of another test a moment ago, whose Kafka clients still try to connect. So it notes only what is
+from `NAME`, and cuts everybody else.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,11 @@ import threading
 from types import TracebackType
 from typing import Self
 
+NAME = "frames-test"
+"""Client id of what counts, or the beginning of it."""
 
-def request(api: int, correlation: int, client: str = "c", body: bytes = b"") -> bytes:
+
+def request(api: int, correlation: int, client: str = NAME, body: bytes = b"") -> bytes:
     name = client.encode()
     return struct.pack(">hhih", api, 0, correlation, len(name)) + name + body
 
@@ -55,6 +62,8 @@ class FakeBroker:
         try:
             while True:
                 frame = _read(stream)
+                if not frame[10:].startswith(NAME.encode()):
+                    raise EOFError
                 self.came.append(frame)
                 stream.sendall(struct.pack(">i", 8) + frame[4:8] + b"done")
         except (EOFError, OSError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.frames.fake_broker import Client, FakeBroker, request
+from tests.frames.fake_broker import NAME, Client, FakeBroker, request
 from tests.processes import wait_for
 from uow.prove.frames import (
     Api,
@@ -50,7 +50,7 @@ def test_without_rules_everything_passes_in_order_and_is_counted(proxy: Proxy, b
             client.send(frame)
         assert [client.answer() for _ in frames] == list(range(15))
     assert behind.came == frames
-    assert proxy.counts == {FETCH: 5, END: 5, 77: 5}
+    assert [proxy.counts[api] for api in (FETCH, END, 77)] == [5, 5, 5]
 
 
 def test_held_request_arrives_late_and_its_answer_reaches_nobody(proxy: Proxy, behind: FakeBroker) -> None:
@@ -83,7 +83,7 @@ def test_a_blocked_way_lets_the_other_pass_and_what_waited_arrives_late(
         proxy.block(way)
         client.send(request(END, 3))
     proxy.unblock()
-    wait_for(lambda: len(behind.came) == 3)
+    wait_for(lambda: len(behind.came) == 3, what=lambda: f"came: {behind.came}")
 
 
 def test_hole_swallows_both_ways_until_the_rules_are_cleared(proxy: Proxy, behind: FakeBroker) -> None:
@@ -132,19 +132,20 @@ def test_request_that_releases_comes_behind_what_was_held(proxy: Proxy, behind: 
 
 
 def test_rules_choose_by_key_client_and_count(proxy: Proxy) -> None:
-    rule = proxy.add(FrameRule(FrameFault.CUT, {END}, client="w", skip=1, times=1))
+    worker, other = f"{NAME}-w1", f"{NAME}-other"
+    rule = proxy.add(FrameRule(FrameFault.CUT, {END}, client=f"{NAME}-w", skip=1, times=1))
     with Client(proxy.address) as client, Client(proxy.address) as spared:
-        assert [client.ask(request(END, 1, "w1")), client.ask(request(FETCH, 2, "w1"))] == [1, 2]
-        assert spared.ask(request(END, 3, "other")) == 3
-        assert client.ask(request(END, 4, "w1")) is None
-        assert spared.ask(request(END, 5, "w1")) == 5
+        assert [client.ask(request(END, 1, worker)), client.ask(request(FETCH, 2, worker))] == [1, 2]
+        assert spared.ask(request(END, 3, other)) == 3
+        assert client.ask(request(END, 4, worker)) is None
+        assert spared.ask(request(END, 5, worker)) == 5
     assert rule.hits == 1
 
 
 def test_chance_is_drawn_from_the_seed(behind: FakeBroker) -> None:
     def hits(seed: int) -> list[int]:
         with Proxy(behind.address, seed=seed) as proxy:
-            rule, found = proxy.add(FrameRule(FrameFault.REPEAT, chance=0.5)), []
+            rule, found = proxy.add(FrameRule(FrameFault.REPEAT, client=NAME, chance=0.5)), []
             with Client(proxy.address) as client:
                 for number in range(40):
                     client.ask(request(END, number))
@@ -205,3 +206,11 @@ def test_producer_that_begins_again_after_a_fault_is_told(
         fences.see(*_of(api, epoch), fault)
     assert ["app-worker-a" in said for said in fences.take()] == [True] * goes_on
     assert fences.take() == []
+
+
+def test_a_foreign_client_at_the_port_of_the_fake_broker_is_cut_and_not_noted(behind: FakeBroker) -> None:
+    """The port may have been that of another test's broker."""
+    with Client(behind.address) as foreign, Client(behind.address) as ours:
+        assert foreign.ask(request(Api.API_VERSIONS, 1, "rdkafka")) is None
+        assert ours.ask(request(END, 2)) == 2
+    assert behind.came == [request(END, 2)]
