@@ -493,7 +493,7 @@ class _Reading:
             return  # it is no destination, or its template is not there: whatever it lacks may come of that
         for setting in SETTINGS:
             if setting.is_required and setting.key not in given:
-                self.complain(f"{section}.{setting.key}", NOT_SHOWN, f"must be given: {setting.text}")
+                self.complain(f"{section}.{setting.key}", "", f"must be given: {setting.text}")
 
     def _template(self, section: str, template: GivenValue) -> dict[str, GivenValue]:
         """The values that a destination inherits, by key (W-67)."""
