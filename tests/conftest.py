@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_timeout
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.forked_worker import ForkedWorker
@@ -41,6 +42,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # else each process of a run, and each worker that a test starts, would compile everything again
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# neither an example nor its data takes too long because the machine is busy
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 SECOND_TRIES = Path(".flaky/tried-twice.jsonl")

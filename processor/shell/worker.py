@@ -99,7 +99,9 @@ def run_worker(
     """
     set_up_log()
     if not settings.destinations:
-        raise ConfigError("destinations", "", "a worker needs at least one [destinations.NAME]")
+        raise ConfigError(
+            "destinations", "", "a worker needs at least one [destinations.NAME], with its handling_policy"
+        )
     _warn(settings)
     partitions, limits = known_topics(settings)
     contexts = check_settings(settings, task_contexts(settings, partitions, limits))

@@ -25,7 +25,11 @@ def run(*arguments: str, toml: str = "") -> Result:
 
 def test_show_prints_value_and_origin_of_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UOW_WORKER__POLL_RECORDS", "9")
-    result = run("show", "--json", toml="[destinations.d]\nmax_bytes = 5\n[kafka]\nsasl.password = 'hush'")
+    result = run(
+        "show",
+        "--json",
+        toml="[destinations.d]\nhandling_policy = 'pass_through'\nmax_bytes = 5\n[kafka]\nsasl.password = 'hush'",
+    )
     assert result.exit_code == 0
     shown = json.loads(result.stdout)
     assert shown["worker.poll_records"] == {"value": 9, "origin": "UOW_WORKER__POLL_RECORDS"}
@@ -67,7 +71,7 @@ def test_check_reads_the_file_that_is_named() -> None:
 
 
 def test_show_lists_what_strict_order_forces_and_refuses_and_the_hazards_s02() -> None:
-    toml = "[destinations.d]\nstrict_order = true\nconcurrency = 8"
+    toml = "[destinations.d]\nhandling_policy = 'pass_through'\nstrict_order = true\nconcurrency = 8"
     lines = run("show", toml=toml).stdout.splitlines()
     assert "destinations.d.concurrency\t1\tstrict_order, in place of 8 from uow.toml" in lines
     assert "readers without a group, share groups\trefuse\t" in lines
@@ -76,4 +80,4 @@ def test_show_lists_what_strict_order_forces_and_refuses_and_the_hazards_s02() -
     assert shown["overridden"] == [{"destination": "d", "setting": "concurrency", "requested": 8, "effective": 1}]
     assert len(shown["rows"]) == len(ROWS)
     assert len(shown["hazards"]) == len(HAZARDS)
-    assert "strict order" not in run("show", toml="[destinations.d]").stdout
+    assert "strict order" not in run("show", toml="[destinations.d]\nhandling_policy = 'pass_through'").stdout

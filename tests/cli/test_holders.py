@@ -19,7 +19,7 @@ from uow.schemas.error_classes import ConfigError
 PLACE = ("D.components", 0)
 HOUR_MS = 3_600_000
 NOW = int(time.time() * 1000)
-TOML = '[application]\nid = "A"\nbootstrap_servers = "nowhere:1"\n[destinations.D]\n'
+TOML = '[application]\nid = "A"\nbootstrap_servers = "nowhere:1"\n[destinations.D]\nhandling_policy = "single_message_delivery"\n'
 
 
 def ago(ms: int) -> int:

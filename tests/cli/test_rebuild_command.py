@@ -32,6 +32,7 @@ handling_policy = "single_message_delivery"
 when = "uow-priority >= 7"
 to = "urgent"
 [destinations.other]
+handling_policy = "single_message_delivery"
 """
 UNITS = [RebuiltUnit(b"%d" % at, b"id", b"complete", at) for at in (1_000, 2_000, 3_000)]
 Written = list[tuple[str, list[int]]]

@@ -176,7 +176,9 @@ def test_an_answer_to_another_command_of_the_same_id_is_none(
 ) -> None:
     """Whoever reads `D.commands` knows the id, and may send another command under it before the answer comes."""
     key = ForeignSigner("ops").write(tmp_path / "key") if is_signed else ""
-    (tmp_path / "uow.toml").write_text(f'[application]\nid = "A"\ncommand_key = "{key}"\n[destinations.D]')
+    (tmp_path / "uow.toml").write_text(
+        f'[application]\nid = "A"\ncommand_key = "{key}"\n[destinations.D]\nhandling_policy = "pass_through"'
+    )
     monkeypatch.setattr(group_commands, "counts_with", lambda settings, *topics: dict.fromkeys(topics, 1))
     right = Answer("c", "release", "order-1", "D", True, "delivers it", "why", "ops" if is_signed else "Jill", 5)
     others = [replace(right, **each) for each in ({"verb": "cancel"}, {"id": "order-2"}, {"by": "Jack"}, {"by": None})]

@@ -153,7 +153,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 7)), max_size=
 
 
 @given(st.lists(st.lists(KINDS, max_size=9), min_size=1, max_size=3), STEPS, st.sampled_from(["redirect", "log"]))
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 def test_nothing_that_is_given_up_is_lost_or_doubled_in_any_interleaving_w86_w87_w117(
     layout: list[list[str]], steps: list[Step], unreadable: str
 ) -> None:

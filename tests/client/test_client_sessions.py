@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fake_handles import FakeBroker, consumed, failure
 from test_client_readers import a_unit, record_of
 
 import uow
+from tests.processes import PATIENCE_S, wait_for
 from uow import errors
 from uow.client.session_state import Waits
 
@@ -219,8 +221,6 @@ def test_bad_use_is_refused_by_name(fake: FakeBroker, connection: uow.Connection
 def test_a_commit_that_is_not_answered_can_only_be_asked_for_again_r64(
     fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     answer = threading.Event()
     with connection.session(transacted=True) as session:
         reader, producer = session.messages("t", group="g"), session.producer("megazon")
@@ -243,3 +243,74 @@ def test_a_commit_that_is_not_answered_can_only_be_asked_for_again_r64(
         next(reader)
         session.commit()
     assert fake.committed["t", 0][0] == 2
+
+
+def test_another_commit_after_one_that_nobody_answered_does_not_say_that_all_is_well(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    with connection.session(transacted=True) as session:
+        producer = session.producer("megazon")
+        producer.send("1", id="a", seq=1)
+        fake.lost_answers = 1
+        for _ in range(3):
+            with pytest.raises(errors.CommitOutcomeUnknownError) as unknown:
+                session.commit()
+            assert unknown.value.transactional_id
+        producer.send("2", id="a", seq=2)
+        session.commit()
+        session.commit()  # nothing to do
+        producer.send("3", id="a", seq=3)
+        fake.lost_answers = 1
+        with pytest.raises(errors.CommitOutcomeUnknownError):
+            session.commit()
+        session.rollback()
+        session.commit()
+
+
+@pytest.mark.parametrize("closes", ["session", "connection"])
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("receives", [True, False])
+def test_a_commit_that_was_under_way_when_all_was_closed_is_told_of_truly(
+    fake: FakeBroker, closes: str, lands: bool, receives: bool
+) -> None:
+    """`ClientClosedError` would say that nothing of it was done."""
+    answer = threading.Event()
+    connection = fake.connect(reconnect_blocking_ms=50)
+    session = connection.session(transacted=True)
+    if receives:
+        next(session.messages("t", group="g"))
+    session.producer("megazon").send("1", id="a", seq=1)
+    fake.before["commit_transaction"] = lambda: answer.wait(PATIENCE_S)
+    fake.asked = [failure(KafkaError._TRANSPORT)] * 100_000
+    connection._session.life.lost("by hand")
+    with pytest.raises(errors.CommitPendingError):
+        session.commit()
+    if lands:
+        answer.set()
+        wait_for(lambda: fake.visible)
+    (session if closes == "session" else connection).close()
+    if lands and closes == "connection":
+        session.commit()
+        session.close()
+    else:
+        for _ in range(2):
+            with pytest.raises(errors.CommitOutcomeUnknownError):
+                session.commit()
+    answer.set()
+    connection.close()
+
+
+def test_a_unit_whose_commit_was_under_way_when_its_connection_was_closed_says_that_nobody_knows(
+    fake: FakeBroker,
+) -> None:
+    answer = threading.Event()
+    connection = fake.connect(reconnect_blocking_ms=50)
+    fake.before["commit_transaction"] = lambda: answer.wait(PATIENCE_S)
+    with pytest.raises(errors.CommitPendingError), connection.unit("d") as unit:  # noqa: PT012  # leaving it raises
+        unit.send("1")
+        fake.asked = [failure(KafkaError._TRANSPORT)] * 100_000
+        connection._session.life.lost("by hand")
+    connection.close()
+    with pytest.raises(errors.CommitOutcomeUnknownError):
+        unit.commit()
+    answer.set()

@@ -156,7 +156,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("how", WRITTEN)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @example(first=HOSTILE, second=NESTED, last=NESTED)
 @given(first=components, second=components, last=components)
 def test_a_reader_cannot_tell_in_which_shape_a_unit_was_written_w95_w208(

@@ -255,7 +255,7 @@ def test_one_shot_commands_never_reconnect_whatever_the_file_says_r07(
 
     monkeypatch.setattr(uow.ConnectionFactory, "connect", connect)
     file = tmp_path / "uow.toml"
-    file.write_text('[client]\nreconnect_policy = "all"\n[destinations.d]\n')
+    file.write_text('[client]\nreconnect_policy = "all"\n[destinations.d]\nhandling_policy = "pass_through"\n')
     for command in (["send", "d"], ["read", "d"], ["cancel", "d", "a", "--why", "x"]):
         result = CliRunner().invoke(main, [*command, "-c", str(file)], input="x")
         assert result.exit_code == 1

@@ -41,7 +41,7 @@ def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def policy(*tables: dict[str, str], settings: str = "") -> DestinationPolicy:
-    lines = ["[destinations.d]", settings]
+    lines = ["[destinations.d]", "handling_policy = 'pass_through'", settings]
     for table in tables:
         lines += ["[[destinations.d.command_keys]]", *(f"{name} = {value}" for name, value in table.items())]
     Path("uow.toml").write_text("\n".join(lines))
@@ -114,9 +114,11 @@ def test_a_key_that_is_added_as_the_command_prints_it_judges_no_command_that_cam
     assert status == 0
     headers: list[tuple[str, bytes | None]] = [("uow-command", b"release"), ("uow-command-id", b"c"), ("uow-id", b"a")]
     headers.append(("uow-why", b"why"))
-    Path("uow.toml").write_text(f"[destinations.d]\n{printed}")
+    Path("uow.toml").write_text(f"[destinations.d]\nhandling_policy = 'pass_through'\n{printed}")
     began = load(None, {}).policy("d")
-    Path("uow.toml").write_text(f"[destinations.d]\n{printed}{printed.replace('ops', 'more')}")
+    Path("uow.toml").write_text(
+        f"[destinations.d]\nhandling_policy = 'pass_through'\n{printed}{printed.replace('ops', 'more')}"
+    )
     for keys in (began, load(None, {}).policy("d")):
         since = began.command_keys[0].since_ms
         for at, is_obeyed in ((10**12, True), (since - 1, True), (since, False)):
@@ -135,7 +137,7 @@ def test_a_key_is_made_for_its_user_alone_and_its_lines_are_those_of_the_configu
     status, lines, _ = create("the operators", "--out", "mine.key", "--verb", "release")
     assert status == 0
     assert Path("mine.key").stat().st_mode & 0o777 == 0o600
-    Path("uow.toml").write_text(f"[destinations.NAME]\n{lines}")
+    Path("uow.toml").write_text(f"[destinations.NAME]\nhandling_policy = 'pass_through'\n{lines}")
     signer = read_signer(Path("mine.key"))
     (key,) = load(None, {}).policy("NAME").command_keys
     assert key == CommandKey("the operators", signer.public, frozenset({"release"}), key.since_ms)

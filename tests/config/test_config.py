@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from uow.topics.policies import (
     ExpirationPolicy,
     HandlingPolicy,
     OutcomesPolicy,
-    Shape,
 )
 from uow.topics.routers import RouterSettings, RulesSettings
 from uow.topics.routes import RouteMatching
@@ -24,8 +24,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "uow.toml"
 
 
 @pytest.fixture
-def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`read(text, variables)`: the settings of a file and an environment."""
+def read_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`read_as_written(text, variables)`: the settings of a file and an environment."""
     monkeypatch.chdir(tmp_path)
 
     def read(text: str = "", environ: Mapping[str, str] | None = None) -> Settings:
@@ -33,6 +33,28 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return load(None, environ or {})
 
     return read
+
+
+@pytest.fixture
+def read(read_as_written):
+    """The same, where each destination of the file that gives no `handling_policy` gets one: it must have one, and few tests are about it."""
+
+    def read(text: str = "", environ: Mapping[str, str] | None = None) -> Settings:
+        return read_as_written(_with_policies(text), environ)
+
+    return read
+
+
+def _with_policies(text: str) -> str:
+    for name in dict.fromkeys(re.findall(r"(?m)^\[\[?destinations\.([\w-]+|'.*?'|\".*?\")", text)):
+        policy = f'[destinations.{name}]\nhandling_policy = "pass_through"\n'
+        if re.search(rf"(?m)^\[destinations\.{re.escape(name)}\](?:\n(?!\[).*)*handling_policy", text):
+            continue
+        if f"[destinations.{name}]" in text:
+            text = text.replace(f"[destinations.{name}]", policy, 1)
+        elif f"[[destinations.{name}." in text:
+            text = policy + text
+    return text
 
 
 def complaints(read, text: str = "", environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -57,9 +79,31 @@ def test_nothing_given_is_all_defaults(tmp_path: Path, monkeypatch: pytest.Monke
     assert settings.origin("worker.poll_records") == "default"
 
 
-def test_empty_destination_has_the_policys_defaults(read) -> None:
-    """W-64: `pass_through` unless said otherwise."""
-    assert read("[destinations.megazon]").destinations == {"megazon": DestinationPolicy()}
+def test_destination_with_no_more_than_a_handling_policy_has_the_defaults(read_as_written) -> None:
+    settings = read_as_written("[destinations.megazon]\nhandling_policy = 'pass_through'")
+    assert settings.destinations == {"megazon": DestinationPolicy()}
+
+
+@pytest.mark.parametrize(
+    "text", ["[destinations.d]", "[destinations.d]\ntemplate = 't'\n[templates.t]\nshape = 'envelope'"]
+)
+def test_destination_must_say_whether_it_makes_units_w64(read_as_written, text: str) -> None:
+    found = complaints(read_as_written, text)
+    assert [*found] == ["destinations.d.handling_policy"]
+    assert "must be given" in found["destinations.d.handling_policy"]
+    assert "`single_message_delivery` assembles components into units" in found["destinations.d.handling_policy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [
+        ("[destinations.d]\ntemplate = 't'\n[templates.t]\nhandling_policy = 'single_message_delivery'", {}),
+        ("[destinations.d]", {"UOW_DESTINATIONS__D__HANDLING_POLICY": "single_message_delivery"}),
+        ("", {"UOW_DESTINATIONS__D__HANDLING_POLICY": "single_message_delivery"}),
+    ],
+)
+def test_template_or_variable_may_say_it_w64(read_as_written, text: str, environ: Mapping[str, str]) -> None:
+    assert read_as_written(text, environ).policy("d").handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY
 
 
 def test_values_of_every_kind_arrive_as_policy(read) -> None:
@@ -289,9 +333,13 @@ def test_letter_case_of_a_variable_does_not_matter(read) -> None:
 
 def test_destination_may_exist_in_the_environment_only(read) -> None:
     settings = read(
-        "", {"UOW_DESTINATIONS__MEGAZON__SHAPE": "envelope", "UOW_DESTINATIONS__MEGAZON__ACCEPT_ALIASES": "jms, mq"}
+        "",
+        {
+            "UOW_DESTINATIONS__MEGAZON__HANDLING_POLICY": "single_message_delivery",
+            "UOW_DESTINATIONS__MEGAZON__ACCEPT_ALIASES": "jms, mq",
+        },
     )
-    assert settings.policy("megazon").shape is Shape.ENVELOPE
+    assert settings.policy("megazon").handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY
     assert settings.policy("megazon").accept_aliases == {AliasFamily.JMS, AliasFamily.MQ}
 
 
@@ -308,7 +356,8 @@ def test_variable_that_may_mean_two_destinations_is_a_complaint(read) -> None:
 
 
 def test_destinations_name_may_hold_the_delimiter(read) -> None:
-    assert read("", {"UOW_DESTINATIONS__A__B__SHAPE": "envelope"}).policy("a__b").shape is Shape.ENVELOPE
+    settings = read("", {"UOW_DESTINATIONS__A__B__HANDLING_POLICY": "pass_through"})
+    assert settings.policy("a__b").handling_policy is HandlingPolicy.PASS_THROUGH
 
 
 def test_kafka_property_in_a_variable_has_underscores_for_dots(read) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.script import T0
@@ -34,7 +34,6 @@ from uow.topics.headers import Reading
 ONE = ComponentRecord(1, True, "m", b"k", b"v", (("h", None), ("h", b"x")), T0, Source("t", 0, 7), Reference(1, 2))
 
 
-@settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-1, 63, 64, 2**13, 2**20, 2**27, 2**41, 2**62]))
 def test_every_number_of_64_bits_comes_back(number: int) -> None:
     cursor = Cursor(long(number))
@@ -42,7 +41,6 @@ def test_every_number_of_64_bits_comes_back(number: int) -> None:
     assert cursor.at == len(cursor.data)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**63 - 1) | st.sampled_from([0, 2**13 - 1, 2**13, 2**27 - 1, 2**27, 2**41]))
 def test_a_number_is_the_same_from_its_block(number: int) -> None:
     beginnings, end = block(number)
@@ -55,7 +53,6 @@ def test_component_cut_anywhere_is_a_decode_error(cut: int) -> None:
         decode_component(encode_component(ONE)[:cut])
 
 
-@settings(deadline=None)
 @given(st.integers(0, len(encode_component(ONE)) - 1), st.integers(0, 255))
 def test_component_with_one_byte_altered_is_read_or_refused(at: int, byte: int) -> None:
     body = bytearray(encode_component(ONE))

@@ -138,7 +138,7 @@ def test_every_order_of_seven_gives_the_same_unit_w10() -> None:
         assert not task.groups
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.permutations(range(1, 101)), st.integers(1, 7))
 def test_numbers_are_compared_as_integers_in_any_order_w10(order: list[int], poll: int) -> None:
     played = story(*(c(number, end=number == 100) for number in order), poll=poll * 10)

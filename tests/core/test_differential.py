@@ -151,7 +151,7 @@ _ODD: tuple[tuple[str, bytes | None], ...] = (
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 80), st.integers(1, 5))
 def test_routed_rows_in_bulk_and_one_by_one_agree_b30_b31(seed: int, length: int, longest: int) -> None:
     assert_one_rule(Random(seed), length, 3, longest, is_routed=True)
@@ -174,7 +174,7 @@ def test_most_plain_components_of_a_router_take_the_short_way(monkeypatch: pytes
     assert (task.counts.delivered, task.counts.held) == (20, 25)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.integers(1, 80), st.integers(1, 5))
 def test_bulk_and_row_by_row_agree_on_short_streams_w38_w216(seed: int, length: int, ids: int) -> None:
     assert_one_rule(Random(seed), length, ids, 8)

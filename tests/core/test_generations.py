@@ -159,7 +159,7 @@ def by_scan(play: Callable[[], Any]) -> Any:
         return play()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 120), st.sampled_from([1, 7, 1000]))
 def test_the_answers_are_those_of_a_look_at_every_group_b99(seed: int, length: int, poll: int) -> None:
     rnd = Random(seed)
@@ -323,7 +323,7 @@ def test_what_is_known_of_a_key_is_what_is_open(verb: str | None) -> None:
     assert (known.components, known.places, run.task.memory_bytes) == (0, 0, 0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 120))
 def test_what_is_known_is_counted_through_any_story(seed: int, length: int) -> None:
     rnd = Random(seed)

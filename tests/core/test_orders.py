@@ -6,7 +6,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.script import SeenUnit, Sent, Story, c, clock, story
@@ -52,7 +52,6 @@ def essence(played: Story) -> Any:
     return headers, body, one.expires_at, one.count
 
 
-@settings(deadline=None)
 @given(whole_groups(), st.data(), st.sampled_from(VIOLATIONS))
 def test_a_whole_group_gives_the_same_unit_in_any_order_under_both_policies_w10_w39(
     group: list[Sent], data: st.DataObject, policy: ViolationPolicy
@@ -67,7 +66,6 @@ def test_a_whole_group_gives_the_same_unit_in_any_order_under_both_policies_w10_
     assert not shuffled.open
 
 
-@settings(deadline=None)
 @given(whole_groups(), st.data(), st.sampled_from(VIOLATIONS))
 def test_equal_duplicates_change_nothing_in_any_order_where_they_are_dropped_w44(
     group: list[Sent], data: st.DataObject, policy: ViolationPolicy

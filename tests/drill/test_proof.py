@@ -79,6 +79,7 @@ def test_workers_get_the_clusters_properties_and_nothing_else_of_ours(
     file.write_text(
         '[application]\nid = "mine"\nbootstrap_servers = "far:9092"\n'
         '[kafka]\n"security.protocol" = "SASL_SSL"\n"sasl.password" = "s3cret"\n[destinations.mine]\n'
+        'handling_policy = "single_message_delivery"\n'
     )
     with _cluster(file, None, tmp_path, ProofSettings(7, list(FaultKind))) as cluster:
         assert cluster.bootstrap == "far:9092"

@@ -198,7 +198,9 @@ def test_an_audit_may_repeat_as_often_as_the_rules_say_and_publishes_what_it_fou
     late = Finding(Kind.OVERDUE, "D.components/0", "b", 1)
     rounds, slept, scraped = [[lost, lost, late], [late], []], [], []
     rules, config = tmp_path / "rules.toml", tmp_path / "uow.toml"
-    config.write_text(f'[application]\nid = "A"\n[destinations.D]\n[rules]\nsource = "{rules}"\n')
+    config.write_text(
+        f'[application]\nid = "A"\n[destinations.D]\nhandling_policy = "single_message_delivery"\n[rules]\nsource = "{rules}"\n'
+    )
     wanted = ["groups", "D", "--audit", "--repeat", "--metrics-port", "0", "-c", str(config)]
     monkeypatch.setattr(repeated_audit, "audit", lambda *_: Report(rounds.pop(0), []))
     told: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.script import T0, TOPICS, check_counts, context_of, policy_of, unit_of
@@ -84,7 +84,7 @@ def accounted(task: PartitionTask, sent: list[FakeRecord]) -> None:
     check_counts(task.counts, task.groups)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(st.lists(records, min_size=1, max_size=10), policies)
 def test_no_record_gets_an_exception_out_of_a_task_w216(sent: list[Any], policy: Any) -> None:
     task = PartitionTask(INPUT, context_of(policy))
@@ -94,7 +94,7 @@ def test_no_record_gets_an_exception_out_of_a_task_w216(sent: list[Any], policy:
     )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(st.lists(records, min_size=1, max_size=10))
 def test_bytes_of_a_component_survive_whatever_they_are_w95(sent: list[Any]) -> None:
     task = PartitionTask(INPUT, context_of(policy_of()))

@@ -233,4 +233,4 @@ class Laws(RuleBasedStateMachine):
 
 
 TestLaws = Laws.TestCase
-TestLaws.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestLaws.settings = settings(max_examples=120, stateful_step_count=40)

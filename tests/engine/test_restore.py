@@ -107,7 +107,7 @@ def test_a_component_from_before_its_group_opened_moves_no_idle_deadline_at_a_re
     assert_restart_changes_nothing(Random(38), 9, 1, 8)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.integers(1, 80), st.integers(1, 5))
 def test_restart_after_any_poll_changes_nothing_on_short_streams_w124_w125(seed: int, length: int, ids: int) -> None:
     assert_restart_changes_nothing(Random(seed), length, ids, 8)
@@ -450,7 +450,7 @@ def test_ledger_record_that_cannot_be_read_is_refused(value: bytes | None) -> No
         restored(logs, policy_of())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=60), st.booleans())
 def test_garbage_behind_a_right_header_never_gets_through_as_another_exception(garbage: bytes, ledger: bool) -> None:
     logs = uncounted_logs()

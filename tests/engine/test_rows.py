@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from uow.processor.core.changes import Closed, Held
@@ -53,7 +53,6 @@ closed = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(ids, seqs, st.integers(1, 2**62), times, offsets, st.booleans(), st.none() | attributes, bodies)
 def test_row_of_a_component_is_what_the_codec_writes(
     id: bytes,
@@ -76,7 +75,6 @@ def test_row_of_a_component_is_what_the_codec_writes(
     assert tombstone_keys(group) == [key]
 
 
-@settings(deadline=None)
 @given(
     offsets,
     offsets,
@@ -107,7 +105,6 @@ def test_ranges_hold_exactly_the_offsets_and_never_touch(numbers: list[int]) -> 
     assert all(after[0] > before[1] + 1 for before, after in pairwise(ranges))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_garbage_is_a_decode_error_and_nothing_else(garbage: bytes) -> None:
     row = codec.frame(ChangelogRow(1, 2, 3, True, Attributes(4, 5, 6), b"body"))

@@ -272,7 +272,9 @@ def test_nobody_decides_old_commands_by_other_keys_than_the_workers(
         raise Asked
 
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "uow.toml").write_text(f'[application]\nid = "{TOPICS.application}"\n[destinations.D]')
+    (tmp_path / "uow.toml").write_text(
+        f'[application]\nid = "{TOPICS.application}"\n[destinations.D]\nhandling_policy = "single_message_delivery"'
+    )
     monkeypatch.setattr(destination_logs, "counts_with", lambda *_: {TOPICS.components: 1})
     monkeypatch.setattr(destination_rules, "destination_rules", begin_work)
     monkeypatch.setattr(rebuild_command, "rebuilt", begin_work)

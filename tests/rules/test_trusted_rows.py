@@ -322,7 +322,7 @@ def test_a_document_with_any_part_of_another_type_is_refused_or_read(
         ["rule", "row", "sources", "parameters", "changes", "rules", "rows", "delays", "version", "rule_id", "v"]), inner),
     max_leaves=20,
 ).map(lambda each: json.dumps(each).encode())))  # fmt: skip
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_are_a_row_or_a_refusal_and_so_is_a_mirror(data: bytes) -> None:
     is_row_or_refusal(data)
     is_set_or_refusal(data)

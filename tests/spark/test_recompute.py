@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.test_hostile import policies as hostile_policies
@@ -289,7 +289,7 @@ def as_read(offset: int, headers: Any, key: bytes | None, value: bytes | None, a
 LONGS = {name for part in COLUMNS.split(", ") for name, kind in [part.split()[-2:]] if kind == "BIGINT"}
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(st.lists(hostile_records, min_size=1, max_size=10), hostile_policies)
 def test_no_record_gets_an_exception_out_of_the_audit_and_each_has_a_fate_that_fits_its_columns_w216(
     sent: list[Any], policy: DestinationPolicy

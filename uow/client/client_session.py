@@ -74,6 +74,8 @@ class ClientSession:
         """First and last received since the last commit, by identity of their ownership."""
         self._rows: list[tuple[Ownership, TopicPartition]] = []
         self._is_pending = self._is_committed = False
+        self._unknown: CommitOutcomeUnknownError | None = None
+        """The outcome of the last commit, until there is something new to commit: to be told again by another `commit()`, which has nothing to do."""
         self._ended: Ended | None = None
 
     def __enter__(self) -> Self:
@@ -134,6 +136,7 @@ class ClientSession:
 
     def _received(self, message: Received) -> None:
         """Called by the session's readers with what they hand out."""
+        self._unknown = None
         if self.transacted or self.acknowledge is Acknowledge.AUTO:
             first, _ = self._held.get(id(message._ownership), (message, message))
             self._held[id(message._ownership)] = first, message
@@ -163,6 +166,7 @@ class ClientSession:
     def _produce(self, record: OutgoingRecord, *, may_wait: bool = True) -> None:
         if self._is_pending:
             raise CommitPendingError("the commit of this session was not answered yet: call commit() again")
+        self._unknown = None
         if self._failure is not None:
             return  # doomed: thrown away
         if self._transaction is None:
@@ -215,11 +219,15 @@ class ClientSession:
             TransactionRolledBackError: Nothing of it is visible; readers hand out again what was received. The session is as good as new.
             SendRejectedError, DestinationUnavailableError: The same, because of one record.
             CommitPendingError: No broker answered for the blocking time: call `commit()` again, and nothing else.
-            CommitOutcomeUnknownError: All of it is visible, or nothing; readers hand out again what was received if nothing is.
+            CommitOutcomeUnknownError: All of it is visible, or nothing; readers hand out again what was received if nothing is. Called again before
+                anything is sent or received, and where session or connection were closed before the answer, it raises this once more.
             FencedError: Someone newer owns the transactional id.
             ConfigError: The session is not transacted.
         """
-        self._require_transacted()
+        if self._unknown is not None:
+            raise self._unknown
+        if not self._is_pending:  # else its answer may be there, also where all is closed meanwhile
+            self._require_transacted()
         if self._is_committed:
             self._finish()
             return
@@ -242,6 +250,7 @@ class ClientSession:
             raise TransactionRolledBackError(f"the consumer group moved on: {stale}") from stale
         except BaseException as failure:
             if isinstance(failure, CommitOutcomeUnknownError | KeyboardInterrupt) and self._transaction is not None:
+                self._unknown = self._transaction.unknown("its commit was interrupted, or not answered")
                 for consumption in {last._consumption for _, last in self._held.values()}:
                     consumption.doubt(self._transaction.left_in_doubt)
             self._undo()
@@ -259,7 +268,9 @@ class ClientSession:
         self._failure = self._failure or TransactionRolledBackError(why)
 
     def _commit(self) -> None:
-        token = next((last._consumption.token() for _, last in self._held.values()), None)
+        token = None
+        if not self._is_pending:
+            token = next((last._consumption.token() for _, last in self._held.values()), None)
         positions = [row for _, row in self._rows]
         if self._transaction is None and positions:
             self._transaction = OneTransaction(self._connection._session.transactions)
@@ -308,6 +319,7 @@ class ClientSession:
         self._require_transacted()
         if self._is_pending:
             raise CommitPendingError("the commit of this session was not answered yet: call commit() again")
+        self._unknown = None
         self._undo()
 
     def _require_transacted(self) -> None:
@@ -343,6 +355,8 @@ class ClientSession:
             except UowError as failure:
                 log.info("not acknowledged, it comes again: %s", failure)
         self._ended = self._connection._session.life.closed_now()
+        if self._is_pending and self._transaction is not None:
+            self._unknown = self._transaction.unknown("the session was closed before the answer")
         self._undo()
         for reader in self._readers:
             reader.close()

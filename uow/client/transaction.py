@@ -99,6 +99,8 @@ class Transaction:
         self._not_added = ""
         self._producer = self._new_producer()
         self._settling: Call | None = None
+        self._ended_unanswered = False
+        """True if its connection ended while a commit was under way."""
         self._undelivered: tuple[KafkaError, str] | None = None
         self._failure: Exception | None = None
         self._suspect: Suspect | None = None
@@ -253,7 +255,7 @@ class Transaction:
                 settling = self._settling = Call(partial(self._commit, positions, group))
             while not settling.returned(STEP_S):
                 if self._settling is not settling:  # its connection ended meanwhile, in another thread
-                    raise self._unknown("its connection ended before the answer")
+                    raise self.unknown("its connection ended before the answer")
                 if patience is not None and patience.is_in_vain:
                     raise CommitPendingError(str(self._life.too_long(f"transactional id {self.transactional_id!r}")))
         except (CommitPendingError, CommitOutcomeUnknownError):
@@ -261,7 +263,7 @@ class Transaction:
         except CommitUnansweredError as failure:
             self._settled(TransactionState.IDLE)  # not aborted: that may not be what happened
             self._producer.discard()  # the library would go on asking for the commit while the caller repeats it
-            raise self._unknown(failure.args[0].str()) from failure
+            raise self.unknown(failure.args[0].str()) from failure
         except KafkaException as failure:
             self._settled(TransactionState.OPEN)
             raised = self._broken(failure.args[0], has_positions=bool(positions))
@@ -277,7 +279,8 @@ class Transaction:
         self._settled(TransactionState.IDLE)
         self._life.count(sent=self._count)
 
-    def _unknown(self, why: str) -> CommitOutcomeUnknownError:
+    def unknown(self, why: str) -> CommitOutcomeUnknownError:
+        """The error of whoever cannot be told whether this was committed."""
         text = f"transactional id {self.transactional_id!r}: {why}"
         return CommitOutcomeUnknownError(text, self.transactional_id, self._suspect)
 
@@ -349,6 +352,8 @@ class Transaction:
         return TransactionRolledBackError(text)
 
     def _check_open(self) -> None:
+        if self._ended_unanswered:
+            raise self.unknown("its connection ended before the answer")
         if self.state is TransactionState.FENCED:
             raise self._taken_over()
         if self._ended is not None:
@@ -373,6 +378,7 @@ class Transaction:
         if self._settling is None or not self._settling.is_over(
             timeout
         ):  # else whoever asks for the commit again hears of its end
+            self._ended_unanswered = self._settling is not None
             self.abort(timeout)
             self.state = TransactionState.CLOSED
         self._producer.discard()
@@ -437,6 +443,11 @@ class OneTransaction:
     def patience(self) -> Patience:
         """For a commit that may be asked for again."""
         return Patience(self._transactions.life)
+
+    def unknown(self, why: str) -> CommitOutcomeUnknownError:
+        """As `Transaction.unknown`."""
+        assert self._transaction is not None
+        return self._transaction.unknown(why)
 
     def left_in_doubt(self) -> Callable[[], None]:
         """Leaves the id aside, with a commit whose outcome is not known.

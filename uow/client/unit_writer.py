@@ -182,7 +182,9 @@ class UnitWriter:
                 self._failure = (
                     failure
                     if isinstance(failure, UowError)
-                    else TransactionRolledBackError(f"components behind {self._saved.sent} were not saved: {failure!r}")
+                    else self._transaction.unknown(
+                        f"components behind {self._saved.sent} may be saved or not: {failure!r}"
+                    )
                 )
                 raise
             self._saved = reached

@@ -412,6 +412,7 @@ class _Reading:
             if template is not None:
                 inherited.add(str(template.value))
                 given = self._template(section, template) | given
+            self._check_required(section, given)
             found = self._in_order(name, self._section(section, DESTINATION, given))
             self._check_corrections({each.name.rpartition(".")[2]: each for each in found})
             self._check_window({each.name.rpartition(".")[2]: each for each in found})
@@ -486,6 +487,13 @@ class _Reading:
         if {AliasFamily.NIFI, AliasFamily.NIFI_FROM_1} <= families.value:
             rule = "nifi counts from 0 and nifi_from_1 from 1: choose the one of the processor that writes"
             self.complain(families.name, sorted(families.value), rule, families.origin)
+
+    def _check_required(self, section: str, given: Mapping[str, GivenValue]) -> None:
+        if any(f"{each.setting}.".startswith(f"{section}.") for each in self.complaints):
+            return  # it is no destination, or its template is not there: whatever it lacks may come of that
+        for setting in SETTINGS:
+            if setting.is_required and setting.key not in given:
+                self.complain(f"{section}.{setting.key}", "", f"must be given: {setting.text}")
 
     def _template(self, section: str, template: GivenValue) -> dict[str, GivenValue]:
         """The values that a destination inherits, by key (W-67)."""

@@ -78,6 +78,7 @@ class Setting:
         bound: The legal values.
         reason: The reason for the bound or the default.
         choices: The enumeration of its values, for kinds CHOICE and CHOICES.
+        is_required: True if it must be given, so that nobody gets the default without having chosen it.
     """
 
     section: str
@@ -88,6 +89,7 @@ class Setting:
     bound: Bound = ANY
     reason: str = ""
     choices: type[StrEnum] | None = None
+    is_required: bool = False
 
     @property
     def name(self) -> str:
@@ -376,11 +378,15 @@ SETTINGS: tuple[Setting, ...] = (
         between(5_000, 86_400_000),
         "routers that make progress are waited for, however far behind they are: they may come to this partition later",
     ),
-    _choice(
+    Setting(
+        DESTINATION,
         "handling_policy",
-        policies.HandlingPolicy,
+        ValueType.CHOICE,
+        _DEFAULTS["handling_policy"],
         "`single_message_delivery` assembles components into units; `pass_through` forwards every record as it came.",
-        reason="this is never guessed from topic names or traffic",
+        reason="this is never guessed, neither from names of topics nor from traffic",
+        choices=policies.HandlingPolicy,
+        is_required=True,
     ),
     _choice(
         "shape",

@@ -171,7 +171,8 @@ def _section(section: str, settings: list[Setting]) -> str:
 
 def _row(setting: Setting) -> str:
     meaning = f"{setting.text} Reason: {setting.reason}." if setting.reason else setting.text
-    return f"| `{setting.key}` | `{_default(setting.default)}` | {_values(setting)} | {meaning} |\n"
+    default = "none: must be given" if setting.is_required else f"`{_default(setting.default)}`"
+    return f"| `{setting.key}` | {default} | {_values(setting)} | {meaning} |\n"
 
 
 def _default(value: Any) -> str:

@@ -134,7 +134,7 @@ def _configuration(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             CheckResult.WRONG,
             "no destination is configured",
-            "add [destinations.NAME] to uow.toml, or name the file with -c",
+            "add [destinations.NAME] with its handling_policy to uow.toml, or name the file with -c",
         )
     else:
         yield ok(f"configuration of {settings.application_id}: {', '.join(settings.destinations)}")
