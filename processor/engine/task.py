@@ -25,6 +25,7 @@ from uow.processor.core.changes import (
     Warned,
 )
 from uow.processor.core.columns import looked_at
+from uow.processor.core.faulty_groups import GroupFault, GroupKey
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
@@ -212,8 +213,8 @@ class PartitionTask:
         return self.partition.command_in_hand
 
     @property
-    def groups_alone(self) -> int:
-        """Groups at which the code fails and that cannot even be closed."""
+    def groups_alone(self) -> Mapping[GroupKey, GroupFault]:
+        """Groups at which the code fails and that cannot even be closed. Any thread may ask."""
         return self.partition.faulty.alone
 
     @property
