@@ -275,7 +275,7 @@ class PartitionTask:
         opened = len(partition.groups)
         stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened) + partition.closed_in_lines
         by_rule = sum(map(len, partition.by_rule.values()))
-        strays = sum(STRAY_BYTES + each.size for each in partition.strays.values())
+        strays = STRAY_BYTES * len(partition.strays) + partition.strays.size
         pieces = PIECE_BYTES * partition.piece_count
         components = (
             partition.held_bytes + partition.manifest_bytes + COMPONENT_BYTES * partition.counts.open + strays + pieces
@@ -862,7 +862,8 @@ class PartitionTask:
 
     def restore_strays(self, strays: Sequence[Stray]) -> None:
         """Takes components without a group (B-72)."""
-        self.partition.strays.update({each.row_key: each for each in strays})
+        for each in strays:
+            self.partition.strays.take(each)
 
     def restore_live(self, rows: Mapping[bytes, bytes]) -> None:
         """Takes the rows that open groups have taken (B-13), by key of the changelog.
