@@ -51,6 +51,9 @@ class GroupFault:
         went_on_at: When its partition wrote a plan for the first time since then (monotonic ms); None: it has not.
         tries: How many tries to close it have failed.
         try_again_at: When it is tried again, where it stands alone (monotonic ms).
+        alone_since: When it stood alone for the first time (monotonic ms); 0: it never did.
+        why_alone: Why it could not be closed, for people.
+        refusing: The topic for which a broker refused a record of its close; empty if none is known to.
     """
 
     error: InternalError
@@ -60,6 +63,9 @@ class GroupFault:
     went_on_at: int | None = None
     tries: int = 0
     try_again_at: int = 0
+    alone_since: int = 0
+    why_alone: str = ""
+    refusing: str = ""
 
 
 class FaultyGroups(dict[GroupKey, GroupFault]):
@@ -118,6 +124,6 @@ class FaultyGroups(dict[GroupKey, GroupFault]):
         return None if fault is None or fault.treatment not in (*_CLOSED, Treatment.FAILS_AS_UNIT) else fault.error
 
     @property
-    def alone(self) -> int:
-        """How many stand alone. Any thread may ask."""
-        return sum(fault.treatment is Treatment.ALONE for fault in [*self.values()])
+    def alone(self) -> dict[GroupKey, GroupFault]:
+        """Those that stand alone. Any thread may ask."""
+        return {key: fault for key, fault in [*self.items()] if fault.treatment is Treatment.ALONE}

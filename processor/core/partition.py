@@ -387,8 +387,7 @@ class Partition(PartitionState):
 
     def _recycle(self, command: Command, at: int) -> tuple[bool, str]:
         """A component without a group joins the open group of its key, or opens the next one, with its own arrival and deadline (B-72 to B-74)."""
-        found = (each for each in self.strays.values() if (each.id, each.source) == (command.group_id, command.source))
-        stray = next(found, None)
+        stray = self.strays.first(command.group_id, command.source)
         record = None if stray is None else RecycledRecord(stray.component)
         marks = None if record is None else self._marks(record)
         complaint = self._cannot_recycle(command, stray, marks)
@@ -400,7 +399,7 @@ class Partition(PartitionState):
         assert stray is not None
         assert record is not None
         assert isinstance(marks, Marks)
-        del self.strays[stray.row_key]
+        self.strays.let_go(stray)
         self.happened.recycled.append(stray)
         self.counts.received += 1
         group = self.groups.get(stray.id)

@@ -44,7 +44,7 @@ from uow.processor.core.plan_size import (
     LEDGER_SHARE,
     UNBOUNDED,
 )
-from uow.processor.core.strays import Stray
+from uow.processor.core.strays import Strays
 from uow.processor.core.virtual_message import UnitMaker
 from uow.schemas.component import decode_component
 from uow.schemas.error_classes import DecodeError
@@ -222,7 +222,7 @@ class PartitionState:
         self._serials = count()
         self.freed: dict[Group, None] = {}
         self._is_freeing = False
-        self.strays: dict[bytes, Stray] = {}
+        self.strays = Strays()
         self.counted: dict[str, Counting] = {}
         self.awaits_rule: str | None = None
         self.rules_read_before = 0
@@ -436,8 +436,7 @@ class PartitionState:
         """The highest generation among the open groups of a key, and among its strays, whose rows stand under theirs; 0 if there are none."""
         several, front = self.generations(group_id), self.groups.get(group_id)
         newest = several.newest() if several is not None else front
-        strays = [each.generation for each in self.strays.values() if each.id == group_id]
-        return max(*strays, 0, 0 if newest is None else newest.generation)
+        return max(self.strays.newest(group_id), 0 if newest is None else newest.generation)
 
     def next_generation(self, group_id: bytes) -> int:
         """Generation of the next group of a key."""

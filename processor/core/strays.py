@@ -9,6 +9,8 @@ Belongs here: what is known of such a component, and the record that it becomes 
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from uow.processor.core.columns import Record
@@ -39,6 +41,48 @@ class Stray(NamedTuple):
     def source(self) -> str:
         """Coordinates of its record in `D.components`."""
         return str(self.component.source)
+
+
+class Strays(dict[bytes, Stray]):
+    """Those of one partition, by the key of their row. Neither a component of their keys nor a command that names one looks through all of them.
+
+    Attributes:
+        size: Bytes of their rows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+        self._by_source: defaultdict[tuple[bytes, str], list[Stray]] = defaultdict(list)
+        self._generations: defaultdict[bytes, list[int]] = defaultdict(list)
+        """Heaps by id, of negative numbers; one without a stray goes when it is met."""
+        self._count: Counter[tuple[bytes, int]] = Counter()
+
+    def take(self, stray: Stray) -> None:
+        """A restore has found it."""
+        self[stray.row_key] = stray
+        self.size += stray.size
+        self._by_source[stray.id, stray.source].append(stray)
+        self._count[stray.id, stray.generation] += 1
+        heappush(self._generations[stray.id], -stray.generation)
+
+    def let_go(self, stray: Stray) -> None:
+        """It joins a group."""
+        del self[stray.row_key]
+        self.size -= stray.size
+        self._by_source[stray.id, stray.source].remove(stray)
+        self._count[stray.id, stray.generation] -= 1
+
+    def first(self, group_id: bytes, source: str) -> Stray | None:
+        """The first one of an id whose record was there."""
+        return next(iter(self._by_source.get((group_id, source), ())), None)
+
+    def newest(self, group_id: bytes) -> int:
+        """The highest generation among those of an id; 0 if there are none."""
+        heap = self._generations.get(group_id, [])
+        while heap and not self._count[group_id, -heap[0]]:
+            heappop(heap)
+        return -heap[0] if heap else 0
 
 
 class RecycledRecord:

@@ -12,6 +12,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from uow.processor.core.faulty_groups import GroupFault, GroupKey
 from uow.processor.core.gathered import NEVER
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 from uow.processor.engine.rule_figures import OpenFigures
@@ -75,7 +76,7 @@ class Task(Protocol):
     @property
     def counts(self) -> Any: ...
     @property
-    def groups_alone(self) -> int: ...
+    def groups_alone(self) -> Mapping[GroupKey, GroupFault]: ...
     @property
     def groups(self) -> Mapping[bytes, Any]: ...
     @property

@@ -379,7 +379,7 @@ class Driver(PollLoop):
             and not is_known
             and self._ports.faults.closes(tp, is_single=tried.is_single, refused=refused.output)
         ):
-            if not self._ports.faults.leave_alone(tp, self._clock.monotonic_ms(), refused.output):
+            if not self._ports.faults.leave_alone(tp, self._clock.monotonic_ms(), refused):
                 owned.block(tp, Blocked(f"a group that cannot be restored cannot be closed either: {refused}"))
         elif task is not None and not is_known and tried.command >= 0:
             self._refuse_command(tp, tried, refused)

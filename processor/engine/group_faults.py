@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from uow.processor.core.faulty_groups import FaultyGroups, GroupFault, GroupKey, Treatment
-from uow.processor.engine.ports import Blocked, Output, RawRecord, Tp
+from uow.processor.engine.ports import Blocked, Output, RawRecord, Refused, Tp
 from uow.processor.engine.set_aside import SetAsideLimit, asks_of, fault_of, named, with_reason
 from uow.processor.engine.target_topics import identity
 from uow.schemas.error_classes import InternalError
@@ -107,18 +107,23 @@ class GroupFaults:
         elif fault.treatment is Treatment.FAILS_AS_UNIT and not makes_unit:  # it does not come as far any more
             fault.treatment = Treatment.CLOSED
         else:
-            self._leave_alone(tp, key, fault, now_ms)
+            self._leave_alone(tp, key, fault, now_ms, f"the code fails: {type(error).__name__}")
         return None
 
-    def _leave_alone(self, tp: Tp, key: GroupKey, fault: GroupFault, now_ms: int) -> None:
+    def _leave_alone(
+        self, tp: Tp, key: GroupKey, fault: GroupFault, now_ms: int, why: str, refused: Output | None = None
+    ) -> None:
         wait_ms = TRY_AGAIN_MS[min(fault.tries, len(TRY_AGAIN_MS) - 1)]
         fault.tries, fault.try_again_at = fault.tries + 1, now_ms + wait_ms
         fault.treatment = Treatment.ALONE
+        fault.alone_since = fault.alone_since or now_ms
+        fault.why_alone, fault.refusing = why, refused.topic if refused is not None else ""
         log.error(
-            "%s/%d: %s cannot be closed either: it stays open and is tried again in %d s; the others go on",
+            "%s/%d: %s cannot be closed either: it stays open and is tried again in %d s; the others go on. Cause: %s",
             *tp,
             named(key),
             wait_ms // 1000,
+            why,
         )
 
     def closes(self, tp: Tp, *, is_single: bool, refused: Output | None) -> bool:
@@ -133,13 +138,13 @@ class GroupFaults:
         is_own = all(map(groups.is_closed_at_once, groups.closing))
         return (is_own or is_single) and bool(_closed_with(groups, refused))
 
-    def leave_alone(self, tp: Tp, now_ms: int, refused: Output | None) -> bool:
+    def leave_alone(self, tp: Tp, now_ms: int, refusal: Refused) -> bool:
         """The groups of that plan of which a record is refused stand alone, if they have their rules. False if none has.
 
         Where the record is not known the plan is tried once more: for a while the sink finds out which one it is. If it does not, none of their records is taken.
         Where several are refused in a row the others do not wait for their turn, but are tried again before those: they may not be at fault.
         """
-        groups = self._groups[tp]
+        groups, refused, why = self._groups[tp], refusal.output, f"a broker refuses it: {refusal}"
         if refused is None and tp not in self._searched:
             self._searched.add(tp)
             return True
@@ -148,11 +153,11 @@ class GroupFaults:
         self._named[tp] += refused is not None
         able = [key for key in closing if groups[key].treatment is not Treatment.CLOSED_WITHOUT_RULE]
         for key in able:
-            self._leave_alone(tp, key, groups[key], now_ms)
+            self._leave_alone(tp, key, groups[key], now_ms, why, refused)
         if able and self._named[tp] >= MOST_NAMED:
             for key, fault in groups.items():
                 if fault.treatment is Treatment.CLOSED:
-                    self._leave_alone(tp, key, fault, now_ms)
+                    self._leave_alone(tp, key, fault, now_ms, f"of others {why}", refused)
                     fault.tries -= 1
         return bool(able)
 

@@ -25,6 +25,7 @@ from uow.processor.core.changes import (
     Warned,
 )
 from uow.processor.core.columns import looked_at
+from uow.processor.core.faulty_groups import GroupFault, GroupKey
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
@@ -212,8 +213,8 @@ class PartitionTask:
         return self.partition.command_in_hand
 
     @property
-    def groups_alone(self) -> int:
-        """Groups at which the code fails and that cannot even be closed."""
+    def groups_alone(self) -> Mapping[GroupKey, GroupFault]:
+        """Groups at which the code fails and that cannot even be closed. Any thread may ask."""
         return self.partition.faulty.alone
 
     @property
@@ -274,7 +275,7 @@ class PartitionTask:
         opened = len(partition.groups)
         stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened) + partition.closed_in_lines
         by_rule = sum(map(len, partition.by_rule.values()))
-        strays = sum(STRAY_BYTES + each.size for each in partition.strays.values())
+        strays = STRAY_BYTES * len(partition.strays) + partition.strays.size
         pieces = PIECE_BYTES * partition.piece_count
         components = (
             partition.held_bytes + partition.manifest_bytes + COMPONENT_BYTES * partition.counts.open + strays + pieces
@@ -861,7 +862,8 @@ class PartitionTask:
 
     def restore_strays(self, strays: Sequence[Stray]) -> None:
         """Takes components without a group (B-72)."""
-        self.partition.strays.update({each.row_key: each for each in strays})
+        for each in strays:
+            self.partition.strays.take(each)
 
     def restore_live(self, rows: Mapping[bytes, bytes]) -> None:
         """Takes the rows that open groups have taken (B-13), by key of the changelog.

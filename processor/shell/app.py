@@ -105,6 +105,7 @@ class UowApp(faust.App):
         """The poll loop for this app, not started yet."""
         settings, stop = self.worker_settings, threading.Event()
         ports = self.new_ports(self.status)
+        self.status.monotonic_ms = ports.clock.monotonic_ms
         return Driver(
             ports,
             runner,

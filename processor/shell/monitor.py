@@ -81,6 +81,7 @@ class WorkerStatus:
         busy_at: Loop time of the last batch.
         router: The router, if this worker has one.
         rules_bytes: Returns about the memory that rows of rules take.
+        monotonic_ms: The clock by which the engine notes how long something lasts.
     """
 
     worker_name: str
@@ -107,6 +108,7 @@ class WorkerStatus:
     busy_at: float = 0.0
     router: RouterStatus | None = None
     rules_bytes: Callable[[], int] = lambda: 0
+    monotonic_ms: Callable[[], int] = lambda: 0
 
     def counts(self, tp: Tp) -> dict[str, int]:
         """The counts of one partition, by fate."""
@@ -436,9 +438,9 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_groups_alone",
         "gauge",
-        "Groups at which the code itself fails and that cannot even be closed: they stay open and are tried again, while the others go on.",
+        "Groups at which the code itself fails and that cannot even be closed: they stay open and are tried again, while the others go on; the page /groups/ says why.",
         PARTITION,
-        _per_partition(lambda s, tp, task, now: task.groups_alone),
+        _per_partition(lambda s, tp, task, now: len(task.groups_alone)),
     ),
     MetricSpec(
         "uow_refused_commands",

@@ -17,6 +17,9 @@ from aiohttp.typedefs import Handler
 from aiohttp.web import Request, Response, StreamResponse, middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from uow.processor.core.faulty_groups import GroupFault
+from uow.processor.core.group import Group
+from uow.processor.engine.batch import Task
 from uow.processor.engine.group_view import arrival, arrivals, seen
 from uow.processor.engine.ports import Tp
 from uow.processor.shell.monitor import WorkerStatus, oldest_opened_at, registry_for, rule_rows
@@ -83,19 +86,39 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
         "open_groups": len(task.groups),
         "oldest_age_ms": None if opened_at is None else now_ms - opened_at,
         "next_deadline": task.first_deadline,
-        "groups": [
-            seen(group, tp.partition, task.context.policy, now_ms).row(now_ms)
-            for group in islice(task.groups.values(), GROUPS_SHOWN)
+        "groups_alone": [
+            {"id": key[0].decode("utf-8", "backslashreplace"), "generation": key[1], **_alone(status, fault, now_ms)}
+            for key, fault in islice(task.groups_alone.items(), GROUPS_SHOWN)
         ],
+        "groups": [_group_row(status, tp, task, group, now_ms) for group in islice(task.groups.values(), GROUPS_SHOWN)],
+    }
+
+
+def _group_row(status: WorkerStatus, tp: Tp, task: Task, group: Group, now_ms: int) -> dict[str, Any]:
+    """As `uow groups --json`, and what only a worker knows: why the group stands alone, if it does."""
+    fault = task.groups_alone.get((group.id, group.generation))
+    alone = None if fault is None else _alone(status, fault, now_ms)
+    return seen(group, tp.partition, task.context.policy, now_ms).row(now_ms) | {"alone": alone}
+
+
+def _alone(status: WorkerStatus, fault: GroupFault, now_ms: int) -> dict[str, Any]:
+    """Since when a group stands alone, why, and when it is tried again; moments in epoch milliseconds."""
+    ahead = now_ms - status.monotonic_ms()
+    return {
+        "since": ahead + fault.alone_since,
+        "why": fault.why_alone,
+        "topic": fault.refusing or None,
+        "tries": fault.tries,
+        "next_try": ahead + fault.try_again_at,
     }
 
 
 def group_view(status: WorkerStatus, destination: str, group_id: str, now_ms: int) -> dict[str, Any] | None:
-    """The content of `/group/` for one open group: as by `uow show --json`, with its timeline (W-201); None if it is not open here."""
+    """The content of `/group/` for one open group: as by `uow show --json`, with its timeline (W-201) and why it stands alone; None if it is not open here."""
     for tp, task in status.tasks.items():
         group = task.groups.get(group_id.encode()) if status.destinations.get(tp.topic) == destination else None
         if group is not None:
-            opened = seen(group, tp.partition, task.context.policy, now_ms).row(now_ms)
+            opened = _group_row(status, tp, task, group, now_ms)
             return opened | {"components": [arrival(each) for each in arrivals(group)]}
     return None
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +84,14 @@ def test_every_column_of_the_totals_is_in_the_document_of_programs_and_on_the_pa
     text = (Path(__file__).parents[2] / "docs/operations.md").read_text()
     (line,) = [each for each in text.splitlines() if "`uow groups D --totals`: " in each]
     assert {*re.findall(r"`(\w+)`", line)} == {*row} - {"partition", *UnitOutcome}
+
+
+@pytest.mark.parametrize(("past_ms", "is_told"), [(-1, False), (5_000, False), (5_001, True)])
+def test_below_the_list_stands_how_many_groups_are_overdue_and_where_it_is_told_why(
+    told: Any, monkeypatch: pytest.MonkeyPatch, past_ms: int, is_told: bool
+) -> None:
+    """One of which the close fails is open for everybody else."""
+    groups = [replace(GROUP, deadline=deadline) for deadline in (NOW - past_ms, NOW + 1, None)]
+    monkeypatch.setattr(groups_command, "unfinished", lambda *_: Unfinished(groups, []))
+    said = CliRunner().invoke(main, ["groups", "D"]).stderr
+    assert ("1 overdue: the page /groups/ of the worker says" in said) is is_told

@@ -10,13 +10,18 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.core.rule_script import Table
-from tests.core.script import story
+from tests.core.rule_script import Table, r, row
+from tests.core.script import Story, story
 from tests.core.test_fan_in import gathering, manifest, reply
+from tests.engine.test_by_rule_restored import new_task
+from tests.engine.test_recycling import recycled
+from uow.processor.core.strays import Stray
+from uow.processor.engine.group_view import arrivals
 from uow.processor.rules.expressions import Expression
 from uow.processor.rules.paths import Place
 from uow.processor.rules.record_view import RecordView
@@ -74,6 +79,24 @@ def early_replies(count: int) -> Callable[[], object]:
     return lambda: story(*steps, manifest(at=1), rules=Table(gathering()), poll=10**6)
 
 
+def lone_components(count: int) -> Callable[[], object]:
+    """So many components without a group, some of the key of those that come meanwhile; half of them are recycled."""
+    uk = row(complete_count=1, age_ms=60_000)
+    (group,) = story(r("UK", at=0), rules=Table(row(complete_count=9, age_ms=60_000))).task.groups.values()
+    (component,) = arrivals(group)
+    placed = [replace(component, source=replace(component.source, offset=at)) for at in range(count)]
+    strays = [Stray(group.id, 1 + at, each, b"%d" % at, 100) for at, each in enumerate(placed)]
+    orders = [recycled(at, at=1) for at in reversed(range(0, count, 2))]
+
+    def come() -> None:
+        played = Story(new_task(table=Table(uk)), offset=count)
+        played.task.restore_strays(strays)
+        played.send(*[r("UK", at=0) for _ in range(count)], *orders)
+        assert played.task.orphans == count - len(orders)
+
+    return come
+
+
 def json_value(value: Callable[[int], bytes], text: str) -> Callable[[int], Callable[[], object]]:
     """An expression over a JSON value of a size."""
     expression = Expression(text)
@@ -118,6 +141,7 @@ def element(encoding: str) -> Callable[[int], Callable[[], object]]:
     ("work", "size"),
     [
         pytest.param(early_replies, 100, id="a manifest after its replies"),
+        pytest.param(lone_components, 500, id="components without a group"),
         pytest.param(json_value(lambda size: b'{"p": [%b1]}' % (b"1," * size), "p[0] > 1"), 1_000, id="many values for CEL"),
         pytest.param(json_value(lambda size: b'{"p": %b1%b}' % (b"[" * size, b"]" * size), "p > 1"), 2_000, id="depth for CEL"),
         pytest.param(json_value(lambda size: b'{"q": [%b1], "p": 1}' % (b"1," * size), "p > 0"), 10_000, id="many values beside"),

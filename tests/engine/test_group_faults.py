@@ -11,7 +11,7 @@ from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.core.group import Group
 from uow.processor.engine.group_faults import SAME_FAILURE_MS
 from uow.processor.engine.outputs import OutputWriter
-from uow.processor.engine.ports import Blocked, Output
+from uow.processor.engine.ports import Blocked, Output, Refused
 from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import InternalError
@@ -183,7 +183,7 @@ def test_of_several_groups_that_are_closed_only_the_one_whose_record_is_refused_
     assert faults.closes(tp, is_single=False, refused=refused)
     other = Output("A-D-path-map", 0, b"a", None, [])
     assert not faults.closes(tp, is_single=True, refused=other)
-    assert faults.leave_alone(tp, 0, refused)
+    assert faults.leave_alone(tp, 0, Refused("INVALID_RECORD", tp, refused))
     assert {key: fault.treatment for key, fault in faults.of(tp).items()} == {
         (b"a", 1): Treatment.ALONE,
         (b"b", 1): Treatment.CLOSED,
@@ -209,7 +209,7 @@ def test_where_nobody_knows_which_record_is_refused_it_is_looked_for_once() -> N
     for treatment in (Treatment.CLOSED, Treatment.ALONE):
         faults.of(tp)[b"a", 1] = GroupFault(InternalError("why"), Treatment.CLOSED)
         faults.of(tp).closing = [(b"a", 1)]
-        assert faults.leave_alone(tp, 0, None)
+        assert faults.leave_alone(tp, 0, Refused("INVALID_RECORD", tp))
         assert faults.of(tp)[b"a", 1].treatment is treatment
 
 

@@ -26,6 +26,7 @@ from uow.processor.engine.ports import Doubt, Plan, Refused
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rule_figures import RuleFigures
 from uow.processor.shell.app import task_contexts
+from uow.processor.shell.pages import group_view, groups_view
 from uow.schemas.error_classes import InternalError, StateCorruptedError
 from uow.schemas.records import Range
 from uow.topics.commands import Command, Verb, command_headers
@@ -273,7 +274,7 @@ def test_whatever_makes_a_unit_whole_that_cannot_be_made_fails_with_it(whole_by:
                 await until(lambda: ids(kafka) == [good])
                 send_to(kafka, 0, later, 1, end=True)
                 await until(lambda: ids(kafka) == [good, later])
-                assert (app.status.blocked, app.status.tasks[P0].groups_alone) == ({}, 0)
+                assert (app.status.blocked, app.status.tasks[P0].groups_alone) == ({}, {})
         assert told(kafka, bad) == [FAULT] * (1 + len(components))
         assert kafka.topic("D.rejected") == []
 
@@ -293,7 +294,7 @@ async def test_a_group_that_cannot_be_closed_stands_alone_and_is_tried_again() -
             async with running(kafka, configured) as app:
                 kafka.clock.now += 101
                 await until(lambda number=number: len(told(kafka, goods[number])) == 1)
-                await until(lambda: app.status.tasks[P0].groups_alone == 1)
+                await until(lambda: len(app.status.tasks[P0].groups_alone) == 1)
                 before, number_open = len(raised), app.status.tasks[P0].counts.open
                 unit = belongs_to(kafka, 0, f"unit{number}")
                 send_to(kafka, 0, unit, 1, end=True)
@@ -309,6 +310,45 @@ async def test_a_group_that_cannot_be_closed_stands_alone_and_is_tried_again() -
 
 
 @in_a_loop
+async def test_pages_say_since_when_and_why_a_group_stands_alone_until_it_is_closed() -> None:
+    """Also after more tries, and by the wall clock, which is another one than that of the engine."""
+    kafka = MemoryKafka()
+    bad = belongs_to(kafka, 0, "bad")
+    send_to(kafka, 0, bad, 1)
+    async with running(kafka, settings(policy=EXPIRING, **SET_ASIDE)) as app:
+
+        def alone() -> Any:
+            """Nothing while its partition is restored."""
+            return (group_view(app.status, "D", bad, kafka.clock.now_ms()) or {"alone": {}})["alone"]
+
+        await until(lambda: app.status.tasks and alone() is None)
+        with pytest.MonkeyPatch.context() as patch:
+            plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
+            kafka.clock.now += 101
+            await until(lambda: len(app.status.tasks[P0].groups_alone) == 1)
+            kafka.clock.shift = 1_000_000
+            began = kafka.clock.now_ms()
+            first = alone()
+            assert first == {
+                "since": began,
+                "why": "the code fails: ArithmeticError",
+                "topic": None,
+                "tries": 1,
+                "next_try": began + 60_000,
+            }
+            kafka.clock.now += 60_001
+            await until(lambda: (alone() or first)["tries"] == 2)
+            again = kafka.clock.now_ms()
+            assert alone() == first | {"tries": 2, "next_try": again + 300_000}
+            page = groups_view(app.status, again)["destinations"]["D"]["0"]
+            assert page["groups_alone"] == [{"id": bad, "generation": 1} | alone()]
+            assert [each["alone"] for each in page["groups"]] == [alone()]
+        kafka.clock.now += 300_001
+        await until(lambda: len(told(kafka, bad)) == 1)
+        await until(lambda: not groups_view(app.status, 0)["destinations"]["D"]["0"]["groups_alone"])
+
+
+@in_a_loop
 async def test_a_group_that_stood_alone_is_closed_once_that_does_not_fail_any_more() -> None:
     kafka = MemoryKafka()
     bad = belongs_to(kafka, 0, "bad")
@@ -318,10 +358,10 @@ async def test_a_group_that_stood_alone_is_closed_once_that_does_not_fail_any_mo
             plant_in(OutputWriter, "write", of_any_output)(patch, bad.encode())
             await until(lambda: app.status.tasks[P0].counts.open == 1)
             kafka.clock.now += 101
-            await until(lambda: app.status.tasks[P0].groups_alone == 1)
+            await until(lambda: len(app.status.tasks[P0].groups_alone) == 1)
         kafka.clock.now += 60_001
         await until(lambda: told(kafka, bad) == [FAULT])
-        assert app.status.tasks[P0].groups_alone == 0
+        assert len(app.status.tasks[P0].groups_alone) == 0
 
 
 @in_a_loop
@@ -775,7 +815,7 @@ def test_where_a_broker_refuses_the_close_few_transactions_fail_and_nobody_else_
                     await until(lambda: P0 in app.status.blocked)
                 else:
                     await until(lambda: {*here} <= {*ids(kafka)})
-                    await until(lambda: app.status.tasks[P0].groups_alone == 1)
+                    await until(lambda: len(app.status.tasks[P0].groups_alone) == 1)
                     assert app.status.blocked == {}
                     assert [each.command_id for each in answers(kafka)] == ["c"] * (beside == "a command")
                 assert 0 < sink.refusals <= most
@@ -912,13 +952,18 @@ async def test_a_group_whose_reasons_alone_are_refused_stands_alone_and_the_othe
         sink = RefusingGivenUp(kafka, settings().transactional_id)
         async with running(kafka, configured, sink=sink) as app:
             kafka.clock.now += 101
+            began = kafka.clock.now
             good = [belongs_to(kafka, 0, f"good{number}-") for number in range(5)]
             for each in good:
                 send_to(kafka, 0, each, 1, end=True)
                 kafka.clock.now += 500
             await until(lambda: {*ids(kafka)} >= {*good})
-            await until(lambda: app.status.tasks[P0].groups_alone == 1)
+            await until(lambda: len(app.status.tasks[P0].groups_alone) == 1)
             assert not app.status.blocked
+            (alone,) = groups_view(app.status, kafka.clock.now)["destinations"]["D"]["0"]["groups_alone"]
+            assert began <= alone["since"] <= kafka.clock.now
+            assert (alone["id"], alone["generation"], alone["topic"]) == (bad, 1, "D.errors")
+            assert alone["why"] == "a broker refuses it: INVALID_RECORD"
 
 
 class RefusingBySource(MemorySink):
@@ -978,15 +1023,15 @@ async def test_of_groups_that_are_closed_together_only_the_one_whose_record_erro
         sink = RefusingBySource(kafka)
         async with running(kafka, configured, sink=sink) as app:
             await go_on(app, 101)
-            await until(lambda: app.status.tasks[P0].groups_alone == 2)
+            await until(lambda: len(app.status.tasks[P0].groups_alone) == 2)
             sink.sources = {b"D.components/0/0"}
             await go_on(app, 310_000)
             await until(lambda: given_up(kafka) == [b"D.components/0/1"])
-            await until(lambda: app.status.tasks[P0].groups_alone == 1)
+            await until(lambda: len(app.status.tasks[P0].groups_alone) == 1)
             sink.sources = set()
             await go_on(app, 310_000)
             await until(lambda: given_up(kafka) == [b"D.components/0/1", b"D.components/0/0"])
-            assert app.status.tasks[P0].groups_alone == 0
+            assert len(app.status.tasks[P0].groups_alone) == 0
 
 
 def test_a_topic_that_takes_no_group_costs_few_restores_however_many_groups_there_are() -> None:
@@ -1020,7 +1065,7 @@ def test_a_topic_that_takes_no_group_costs_few_restores_however_many_groups_ther
 
             def all_alone() -> bool:
                 kafka.clock.now += 5
-                return faults.alone == count
+                return len(faults.alone) == count
 
             await until(all_alone)
             assert sink.refused < count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from contextlib import closing
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -63,9 +62,9 @@ def test_a_state_that_is_let_go_while_a_page_looks_a_group_up_is_a_group_that_is
         def groups(self) -> Any:
             return self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
 
-        context = played.task.context
+        context, groups_alone = played.task.context, played.task.groups_alone
 
-    status: Any = SimpleNamespace(tasks={INPUT: LetGoAtTheFirstLook()}, destinations={INPUT.topic: "D"})
+    status = WorkerStatus("0", {INPUT.topic: "D"}, {INPUT: LetGoAtTheFirstLook()})  # type: ignore[dict-item]
     found = group_view(status, "D", "a", ms(9))
     assert found is None or found["id"] == "a"
 

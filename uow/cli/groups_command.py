@@ -10,7 +10,7 @@ from uow.cli.main import FAILED
 from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader, task_context
-from uow.ops.group_audit import Report, audit
+from uow.ops.group_audit import OVERDUE_MS, Report, audit
 from uow.ops.inspect import Totals, totals, unfinished
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_view import OpenGroup
@@ -36,6 +36,11 @@ COLUMNS = (
     "rule",
     "waits for",
 )
+
+WHY_OVERDUE = (
+    "the page /groups/ of the worker says whether it stands alone, and why, or whether its partition cannot go on"
+)
+"""Of groups that should have closed: a group stands alone for its worker only, and nothing of it is in Kafka."""
 
 
 @click.command()
@@ -100,6 +105,8 @@ def command(
     print_table(COLUMNS, [_cells(group, now) for group in groups])
     if not groups:
         click.echo("no open groups", err=True)
+    if overdue := sum(each.deadline is not None and each.deadline + OVERDUE_MS < now for each in groups):
+        click.echo(f"{overdue} overdue: {WHY_OVERDUE}", err=True)
     if waiting:
         click.echo()
         rows = [each.row() for each in waiting]
