@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 from uow.processor.core.changes import Closed
 from uow.processor.core.group import Group
@@ -47,12 +48,10 @@ UnitWriter = Callable[[Group, Closed, list[Output]], None]
 
 
 class UnitTooLargeForRecordError(Exception):
-    """A unit over the record limit in its shape, or with too many records: the group fails instead (W-115). Does not leave the engine."""
+    """A unit over the record limit in its shape, or with too many records: the group fails instead (W-115). Does not leave the engine.
 
-
-def refuse(group: Group, closed: Closed, outputs: list[Output]) -> None:
-    """`oversize = "fail"`."""
-    raise UnitTooLargeForRecordError
+    The message goes on where a text names the unit and its size: "fits no record ...".
+    """
 
 
 class _Shape:
@@ -76,11 +75,21 @@ class _Shape:
             self.topic = row.target_topic or self.topic
         self.envelope_partition = -1 if self.topic != context.topics.units else partition
         """A target topic may have another number of partitions: the key decides there (B-57)."""
+        self.targets = context.targets
+        self.components, self.partitions = context.topics.components, context.partitions
 
     def document(self, unit: Unit, group: Group) -> bytes:
         """The unit in the format that is not Avro."""
         assert self.format is not None
         return self.format(unit, group.ruled.called if group.ruled is not None else None)
+
+    def refuse(self, group: Group, closed: Closed, outputs: list[Output]) -> NoReturn:
+        """`oversize = "fail"`, and the last resort of other shapes."""
+        text = f"fits no record of topic {self._topic_of(group)}, where {self.limit.limit_bytes} bytes are the most"
+        raise UnitTooLargeForRecordError(text)
+
+    def _topic_of(self, group: Group) -> str:
+        return self.topic if group.ruled is None else target_of(group, self.units)[0]
 
     def sent(self, group: Group, value: bytes, headers: Headers) -> Output:
         """The one record of a unit: where its call asks for it, if it is one of a fan-out (B-91)."""
@@ -106,11 +115,11 @@ class EnvelopeShape(_Shape):
         context: TaskContext,
         partition: int,
         maker: UnitMaker,
-        oversize: UnitWriter,
+        oversize: UnitWriter | None,
         row: GroupPolicy | None = None,
     ) -> None:
         super().__init__(context, partition, maker, row)
-        self._oversize = oversize
+        self._oversize = oversize or self.refuse
 
     def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
         maker = self.maker
@@ -137,7 +146,15 @@ class ConsecutiveShape(_Shape):
 
     def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
         if len(group.held) > self.most:
-            raise UnitTooLargeForRecordError
+            raise UnitTooLargeForRecordError(f"would be a run of more than {self.most} records (max_run_components)")
+        count = self.targets.partitions.get(self.topic, self.partitions)
+        if (
+            count != self.partitions and self.topic not in self.targets.away
+        ):  # else it waits until that is mended (B-57)
+            needed = f"needs as many partitions as {self.components}, {self.partitions}"
+            raise UnitTooLargeForRecordError(
+                f"would be a run, for which topic {self.topic} {needed}, and it has {count}"
+            )
         _, missing, headers = self.identity(group, closed)
         is_user_header = self.maker.reading.is_user_header
         common = unit_part(headers, group.opened_at, closed.at, group.bytes, is_user_header)
@@ -148,7 +165,7 @@ class ConsecutiveShape(_Shape):
             if position == 1:
                 said = first_of_many_gaps(said, missing)
             if not self.limit.fits(group.id, component.value, said):
-                raise UnitTooLargeForRecordError
+                self.refuse(group, closed, outputs)
             run.append(Output(self.topic, self.partition, group.id, component.value, said))
         outputs += run
 
@@ -173,7 +190,7 @@ class ReferenceShape(_Shape):
             value = self.document(replace(unit, components=tuple(components)), group)
         output = self.sent(group, value, headers)
         if not self.limit.fits(output.key, value, headers):
-            raise UnitTooLargeForRecordError
+            self.refuse(group, closed, outputs)
         outputs.append(output)
 
 
@@ -190,8 +207,8 @@ def unit_writer(context: TaskContext, partition: int, maker: UnitMaker, row: Gro
         case Shape.REFERENCE:
             return ReferenceShape(context, partition, maker, row)
         case Shape.ENVELOPE:
-            otherwise: dict[Oversize, UnitWriter] = {
-                Oversize.FAIL: refuse,
+            otherwise: dict[Oversize, UnitWriter | None] = {
+                Oversize.FAIL: None,
                 Oversize.CONSECUTIVE: ConsecutiveShape(context, partition, maker, row),
                 Oversize.REFERENCE: ReferenceShape(context, partition, maker, row),
             }

@@ -60,6 +60,7 @@ class TargetTopics:
 
     Attributes:
         away: Topics that cannot be written to, as far as they were looked at.
+        partitions: How many partitions topics have, as far as they were looked at.
         refusals: Number of refusals of a record or unit that was refused for what it is; mostly empty, which costs nothing to see.
         read_limit: Returns the largest record that a topic takes, bytes; None: it is not known. Asked once such a one was too large.
     """
@@ -74,6 +75,7 @@ class TargetTopics:
         self._known: frozenset[str] = frozenset()
         self._next_look, self._wait_ms = 0.0, FIRST_LOOK_MS
         self.away: frozenset[str] = frozenset()
+        self.partitions: dict[str, int] = {}
         self.refusals: dict[bytes, int] = {}
         self._why_too_large: dict[bytes, str] = {}
         self.read_limit: Callable[[str], int | None] = lambda topic: None
@@ -252,7 +254,8 @@ class WaitingRecords:
 def _stays(output: Output, targets: TargetTopics) -> bool:
     if isinstance(output, CancelNotice):
         return not targets.takes_notices(output.topic)
-    return targets.is_given_up([output], WAITING_ATTEMPTS)
+    has_no_place = output.partition >= targets.partitions.get(output.topic, output.partition + 1)
+    return has_no_place or targets.is_given_up([output], WAITING_ATTEMPTS)
 
 
 def waiting_key(serial: int) -> bytes:

@@ -32,7 +32,6 @@ from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
 from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import COMPONENT_BYTES, GROUP_BYTES
 from uow.processor.core.strays import Stray
-from uow.processor.core.virtual_message import target_of
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_storage import (
     begin_anew,
@@ -627,8 +626,10 @@ class PartitionTask:
         for attempt in range(attempts):
             try:
                 self.writer.write(outward, written)
-            except UnitTooLargeForRecordError:
-                return _Unwritten(UnitTooLargeError, self._fits_nowhere(group))
+            except UnitTooLargeForRecordError as error:
+                assert group is not None
+                told = f"its unit, {len(group.held)} components of {group.bytes} bytes, {error}"
+                return _Unwritten(UnitTooLargeError, told)
             except Exception as error:  # whatever an encoder raises concerns its own group alone
                 if ruled is None or group is None:
                     raise
@@ -646,14 +647,6 @@ class PartitionTask:
                 del written.outputs[before:]
                 return _Unwritten(UnitTooLargeError if detail else UowError, detail)
         return _Unwritten(UowError)
-
-    def _fits_nowhere(self, group: Group | None) -> str:
-        if group is None:
-            return ""
-        units, limit = self.context.topics.units, self.context.record_limit_bytes
-        topic = units if group.ruled is None else target_of(group, units)[0]
-        told = f"{len(group.held)} components of {group.bytes} bytes"
-        return f"its unit, {told}, fits no record of topic {topic}, where {limit} bytes are written at most"
 
     def _may_leave(self) -> bool:
         """True if a unit that waited for its topic can be written now (B-57)."""

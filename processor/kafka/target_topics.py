@@ -47,9 +47,12 @@ def kafka_targets(
         answers = asker().describe_topics(asked, include_authorized_operations=True, request_timeout=ANSWER_S)
         needed = in_runs()
         found = {topic: obstacle(asker(), topic, answer, needed.get(topic)) for topic, answer in answers.items()}
+        told = {topic: answer.result() for topic, answer in answers.items() if answer.exception() is None}
+        targets.partitions.update({topic: len(described.partitions) for topic, described in told.items()})
         return {topic: why for topic, why in found.items() if why}
 
-    return TargetTopics(wanted, obstacles, lambda: time.monotonic() * 1000)
+    targets = TargetTopics(wanted, obstacles, lambda: time.monotonic() * 1000)
+    return targets
 
 
 def obstacle(admin: AdminClient, topic: str, answer: Future[TopicDescription], needed: int | None = None) -> str:

@@ -119,7 +119,7 @@ class Deployment:
             for topic in topics:
                 count, needed = counts.get(topic), counts.get(components)
                 if None not in (count, needed) and count != needed:
-                    why = f"must be {needed}, as of {components}: units go there as runs, on the partition of their components"
+                    why = f"must be {needed}, as of {components}: units may go there as runs, on the partition of their components"
                     yield Complaint(f"topic {topic}, partitions", count, why)
 
 

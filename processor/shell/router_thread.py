@@ -53,6 +53,7 @@ from uow.schemas.error_classes import ConfigError
 from uow.schemas.registry import framer_for
 from uow.topics.catalogue import DestinationTopics, rules_topic
 from uow.topics.commands import CommandReader
+from uow.topics.policies import Oversize
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 
 log = logging.getLogger("uow.rules")
@@ -122,7 +123,9 @@ def rule_tables(
     counts = {context.destination: context.partitions for context in contexts.values()}
 
     def in_runs() -> dict[str, int]:
-        found = {name: target_topics(rules.rules, name, policy) for name, policy in settings.destinations.items()}
+        """Of rows of shape `consecutive`. Where only a unit of unusual size becomes a run, that unit alone fails, and the others do not wait (B-60)."""
+        policies = {name: replace(policy, oversize=Oversize.FAIL) for name, policy in settings.destinations.items()}
+        found = {name: target_topics(rules.rules, name, policy) for name, policy in policies.items()}
         return {topic: counts[name] for name, topics in found.items() for topic, runs in topics.items() if runs}
 
     targets = kafka_targets(Clients(settings), log_.target_topics, in_runs)

@@ -7,11 +7,12 @@ import random
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.broker.routed_places import RoutedPlace
 from tests.broker.worker_places import Destination, alter_topic
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
 
 pytestmark = pytest.mark.broker
@@ -44,3 +45,31 @@ def test_a_unit_that_cannot_fit_fails_once_and_everything_that_people_ask_says_w
     shown = CliRunner().invoke(main, ["show", place.name, "low-stock/UK", "--generation", "1", "-c", str(place.config)])
     assert f"topic {target} takes records of 20000 bytes" in shown.output
     assert worker.child.output.count(f"is refused by {target}") == 1
+
+
+def test_a_run_for_a_topic_with_fewer_partitions_fails_alone_and_the_worker_goes_on_b60(place: Destination) -> None:
+    """The rules were in force when somebody made the target anew. Ids of both rows belong to partition 1, which it has no longer."""
+    place.partitions = 3
+    routed, admin = RoutedPlace(place, {"events": 1}), AdminClient({"bootstrap.servers": place.bootstrap})
+    rows = {name: {"target_topic": "uk", "value_format": "avro"} for name in ("UK", "France")}
+    routed.put_rules(rows, sequence="given")
+    routed.create(oversize="consecutive")
+    worker, target = place.worker(), routed.topic("uk")
+    admin.delete_topics([target])[target].result(PATIENCE_S)
+    wait_for(lambda: target not in admin.list_topics(timeout=PATIENCE_S).topics)
+    admin.create_topics([NewTopic(target, 1, 1)])[target].result(PATIENCE_S)
+    wait_for(lambda: target in admin.list_topics(timeout=PATIENCE_S).topics)
+    producer = Producer({"bootstrap.servers": place.bootstrap})
+    for name, values in [("UK", noise(12, 950_000)), ("France", [b"small"])]:
+        for number, value in enumerate(values, 1):
+            told = {"uow-destination": name, "uow-seq": f"{number}", "uow-end": str(number == len(values)).lower()}
+            headers = [(header, text.encode()) for header, text in told.items()]
+            producer.produce(routed.topic("events"), value, headers=headers)  # type: ignore[arg-type]
+    assert not producer.flush(PATIENCE_S)
+    wait_for(lambda: len(place.read(target)) == 1, what=lambda: worker.child.output)
+    errors = [dict(each.headers() or ()) for each in place.read(f"{place.name}.errors")]
+    assert [each["uow-error-class"] for each in errors] == [b"UnitTooLargeError"] * 12
+    assert (
+        f"topic {target} needs as many partitions as {place.components}, 3, and it has 1".encode()
+        in errors[0]["uow-error-text"]
+    )

@@ -15,11 +15,11 @@ from tests.core.script import Step, Story, clock, context_of, ms, policy_of, tol
 from tests.core.test_fan_in import gathering, manifest, reply
 from tests.core.test_quorum import STOP, asked
 from tests.engine.restored_logs import Logs
-from tests.fake_record import INPUT
+from tests.fake_record import INPUT, T0, FakeRecord
 from uow.ops.group_audit import Kind, group_findings
 from uow.ops.inspect import WaitingUnit, inspect_group, unfinished
 from uow.processor.engine import target_topics
-from uow.processor.engine.ports import Output
+from uow.processor.engine.ports import Output, Tp
 from uow.processor.engine.restore import restore
 from uow.processor.engine.target_topics import (
     FIRST_LOOK_MS,
@@ -31,6 +31,7 @@ from uow.processor.engine.target_topics import (
     WaitingRecords,
 )
 from uow.processor.engine.task import PartitionTask
+from uow.topics.policies import Oversize, Shape, ValueFormat
 
 ROWS = (
     row("UK", complete_count=1, target_topic="orders.uk"),
@@ -100,6 +101,77 @@ def test_units_for_a_missing_topic_wait_in_order_and_others_go_on_b57() -> None:
     played.send(r("UK", at=6))
     assert delivered(played)[1:] == [("orders.uk", b"1"), ("orders.uk", b"2"), ("orders.uk", b"3")]
     assert (played.task.rows, played.task.next_deadline(), played.task.memory_bytes) == (0, None, 0)
+
+
+def to_partition_1(number: int, name: str, value: bytes) -> FakeRecord:
+    told: list[tuple[str, bytes | None]] = [
+        ("uow-id", f"low-stock/{name}".encode()),
+        ("uow-rule", f"low-stock/{name}@1".encode()),
+        ("uow-input", b"stock/0/%d" % number),
+    ]
+    return FakeRecord(number, told, value, b"key", T0, Tp("D.components", 1))
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_a_run_for_a_topic_with_another_number_of_partitions_fails_alone_and_says_why_b60(count: int) -> None:
+    """Without the partition its transaction would fail at each attempt, with everything else that is in it; with it others write in between."""
+    cluster = Cluster("orders.uk", "orders.france")
+    cluster.targets.look()
+    cluster.targets.partitions |= {"orders.uk": count, "orders.france": 3}
+    policy = policy_of(oversize=Oversize.CONSECUTIVE)
+    rows = [
+        row(
+            name,
+            complete_count=1,
+            target_topic=topic,
+            value_format=ValueFormat.JSON,
+            destination={"oversize": Oversize.CONSECUTIVE},
+        )
+        for name, topic in [("UK", "orders.uk"), ("France", "orders.france")]
+    ]
+    context = context_of(policy, 3, rules=Table(*rows), targets=cluster.targets, record_limit_bytes=6_000)
+    task = PartitionTask(Tp("D.components", 1), context)
+    sent = [("UK", 1), ("UK", 3_300), ("France", 3_300), ("UK", 1)]
+    plan = task.process([to_partition_1(number, name, b"\xff" * size) for number, (name, size) in enumerate(sent)])
+    found = [(each.topic, each.partition) for each in plan.outputs if each.topic[:6] in ("orders", "D.erro")]
+    assert found == [("orders.uk", -1), ("D.errors", 1), ("orders.france", 1), ("orders.uk", -1)]
+    (error,) = [dict(each.headers) for each in plan.outputs if each.topic == "D.errors"]
+    assert error["uow-error-class"] == b"UnitTooLargeError"
+    text = (error["uow-error-text"] or b"").decode()
+    assert f"topic orders.uk needs as many partitions as D.components, 3, and it has {count}" in text
+
+
+def test_units_of_shape_consecutive_wait_until_the_partitions_of_their_topic_are_mended_b57_b60() -> None:
+    cluster = Cluster()  # a topic with the wrong number of partitions counts as one that cannot be written to
+    cluster.targets.look()
+    cluster.targets.partitions["orders.uk"] = 1
+    rows = row(complete_count=1, target_topic="orders.uk", shape=Shape.CONSECUTIVE)
+    task = PartitionTask(Tp("D.components", 1), context_of(policy_of(), 3, rules=Table(rows), targets=cluster.targets))
+    plan = task.process([to_partition_1(0, "UK", b"x")])
+    assert [each for each in plan.outputs if each.topic in ("orders.uk", "D.errors")] == []
+    assert len(task.waiting_records) == 1
+
+
+def test_a_run_that_waited_for_its_topic_stays_if_that_has_no_such_partition_and_others_pass_b60() -> None:
+    cluster = Cluster()
+    cluster.targets.look()
+    rows = row(
+        complete_count=1,
+        target_topic="orders.uk",
+        value_format=ValueFormat.JSON,
+        destination={"oversize": Oversize.CONSECUTIVE},
+    )
+    policy = policy_of(oversize=Oversize.CONSECUTIVE)
+    context = context_of(policy, 3, rules=Table(rows), targets=cluster.targets, record_limit_bytes=6_000)
+    task = PartitionTask(Tp("D.components", 1), context)
+    first = task.process([to_partition_1(number, "UK", b"\xff" * size) for number, size in enumerate((3_300, 1))])
+    assert not [each for each in first.outputs if each.topic == "orders.uk"]
+    cluster.topics.add("orders.uk")
+    cluster.targets.partitions["orders.uk"] = 1
+    cluster.targets.look(at_once=True)
+    plan = task.process([to_partition_1(2, "UK", b"x")])
+    assert [each.partition for each in plan.outputs if each.topic == "orders.uk"] == [-1, -1]
+    assert len(task.waiting_records) == 1
 
 
 def test_what_waits_survives_a_restart_and_leaves_once_by_the_clock_alone_b57() -> None:

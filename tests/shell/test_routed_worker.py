@@ -33,7 +33,7 @@ from uow.processor.shell.monitor import WorkerStatus
 from uow.processor.shell.router_thread import warn_of_missing_targets
 from uow.processor.sim.simulated_routers import NobodyAsks
 from uow.topics.catalogue import DestinationTopics, rules_topic
-from uow.topics.policies import Shape, ViolationPolicy
+from uow.topics.policies import Oversize, Shape, ViolationPolicy
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
 from uow.topics.rules import OnRuleChange
@@ -386,6 +386,20 @@ def test_runs_need_a_target_with_as_many_partitions_b60(caplog: pytest.LogCaptur
     (complaint,) = other.complaints(rules)
     assert "topic orders.france, partitions = 6: must be 4, as of D.components" in str(complaint)
     assert other.held(rules) == {}, "its units wait, and the router goes on"
+
+
+@pytest.mark.parametrize(("shape", "is_refused"), [(None, True), (Shape.ENVELOPE, True), (Shape.REFERENCE, False)])
+def test_a_target_to_which_units_may_go_as_runs_by_oversize_needs_as_many_partitions_b60(
+    shape: Shape | None, is_refused: bool
+) -> None:
+    rows = (replace(ROWS[0], shape=shape, value_format=None), *ROWS[1:])
+    rules, there = RuleSet(replace(TO_D, rows=rows)), {"D.components": 4, "orders.france": 6}
+    destinations = {
+        name: replace(policy, oversize=Oversize.CONSECUTIVE) for name, policy in settings().destinations.items()
+    }
+    told = Deployment("A", destinations, ROUTERS, lambda: there).complaints(rules)
+    assert ["orders.france" in str(each) for each in told] == [True] * is_refused
+    assert not Deployment("A", settings().destinations, ROUTERS, lambda: there).complaints(rules)
 
 
 @in_a_loop
