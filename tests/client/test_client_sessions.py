@@ -314,3 +314,54 @@ def test_a_unit_whose_commit_was_under_way_when_its_connection_was_closed_says_t
     with pytest.raises(errors.CommitOutcomeUnknownError):
         unit.commit()
     answer.set()
+
+
+def test_a_send_that_could_not_begin_does_not_make_the_last_commit_known(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    with connection.session(transacted=True) as session:
+        producer = session.producer("megazon")
+        producer.send("1", id="a", seq=1)
+        fake.lost_answers = 1
+        with pytest.raises(errors.CommitOutcomeUnknownError):
+            session.commit()
+        fake.script["init_transactions"] = [failure(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)]
+        with pytest.raises(errors.ReconnectGivenUpError):
+            producer.send("2", id="a", seq=2)
+        with pytest.raises(errors.CommitOutcomeUnknownError):
+            session.commit()
+
+
+def test_a_program_that_ends_itself_in_a_commit_does_not_take_it_for_rolled_back(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    """As the handler of SIGTERM of a command does."""
+    with connection.session(transacted=True) as session:
+        session.producer("megazon").send("1", id="a", seq=1)
+
+        def end() -> None:
+            raise SystemExit(143)
+
+        fake.before["commit_transaction"] = end
+        with pytest.raises(SystemExit):
+            session.commit()
+        fake.before.clear()
+        with pytest.raises(errors.CommitOutcomeUnknownError):
+            session.commit()
+
+
+def test_a_child_of_fork_does_not_wait_for_the_commit_of_its_parent(fake: FakeBroker) -> None:
+    answer = threading.Event()
+    connection = fake.connect(reconnect_blocking_ms=50)
+    session = connection.session(transacted=True)
+    session.producer("megazon").send("1", id="a", seq=1)
+    fake.before["commit_transaction"] = lambda: answer.wait(PATIENCE_S)
+    fake.asked = [failure(KafkaError._TRANSPORT)] * 100_000
+    connection._session.life.lost("by hand")
+    with pytest.raises(errors.CommitPendingError):
+        session.commit()
+    connection._session.transactions.left_behind(connection._session.life.closed_now())
+    with pytest.raises(errors.ClientClosedError):
+        session.commit()
+    answer.set()
+    connection.close()

@@ -103,15 +103,20 @@ def ending_at_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _end)
+    told: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)  # a second one ends at once
+        told.append(number)
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
+        if told:  # Kafka's library may have lost the exception, or told it as Ctrl-C
+            raise SystemExit(128 + told[0])
 
 
 class LazyGroup(click.Group):

@@ -26,7 +26,7 @@ from uow.client.received import Message, Received, ReceivedUnit
 from uow.client.sending import Sent
 from uow.client.session_state import Ended
 from uow.client.timely_messages import MessageReader
-from uow.client.transaction import OneTransaction
+from uow.client.transaction import INTERRUPTED, OneTransaction
 from uow.errors import (
     CommitOutcomeUnknownError,
     CommitPendingError,
@@ -166,7 +166,6 @@ class ClientSession:
     def _produce(self, record: OutgoingRecord, *, may_wait: bool = True) -> None:
         if self._is_pending:
             raise CommitPendingError("the commit of this session was not answered yet: call commit() again")
-        self._unknown = None
         if self._failure is not None:
             return  # doomed: thrown away
         if self._transaction is None:
@@ -176,7 +175,7 @@ class ClientSession:
             except BaseException:
                 transaction.end()
                 raise
-            self._transaction, self._epoch = transaction, self._connection.epoch
+            self._transaction, self._epoch, self._unknown = transaction, self._connection.epoch, None
         try:
             self._transaction.produce(record, may_wait=may_wait)
         except UowError as failure:
@@ -220,7 +219,7 @@ class ClientSession:
             SendRejectedError, DestinationUnavailableError: The same, because of one record.
             CommitPendingError: No broker answered for the blocking time: call `commit()` again, and nothing else.
             CommitOutcomeUnknownError: All of it is visible, or nothing; readers hand out again what was received if nothing is. Called again before
-                anything is sent or received, and where session or connection were closed before the answer, it raises this once more.
+                `rollback()` or anything that is sent or received, and where session or connection were closed before the answer, it raises this once more.
             FencedError: Someone newer owns the transactional id.
             ConfigError: The session is not transacted.
         """
@@ -249,7 +248,7 @@ class ClientSession:
             self._undo()
             raise TransactionRolledBackError(f"the consumer group moved on: {stale}") from stale
         except BaseException as failure:
-            if isinstance(failure, CommitOutcomeUnknownError | KeyboardInterrupt) and self._transaction is not None:
+            if isinstance(failure, (CommitOutcomeUnknownError, *INTERRUPTED)) and self._transaction is not None:
                 self._unknown = self._transaction.unknown("its commit was interrupted, or not answered")
                 for consumption in {last._consumption for _, last in self._held.values()}:
                     consumption.doubt(self._transaction.left_in_doubt)

@@ -29,7 +29,7 @@ from uow.client.outgoing import (
 from uow.client.ownership import Ownership, Tp
 from uow.client.received import Message
 from uow.client.session_state import Life, Patience
-from uow.client.transaction import Transaction
+from uow.client.transaction import INTERRUPTED, Transaction
 from uow.errors import CommitOutcomeUnknownError, CommitPendingError, OrderConfigError
 from uow.processor.engine.ports import StaleGeneration
 from uow.schemas.error_classes import BadSequenceNumberError, BadUnitIdError, FencedError, UowError
@@ -414,7 +414,7 @@ class Hop:
             return Forwarded.AGAIN
         except BaseException as failure:
             self._late = None
-            if not isinstance(failure, CommitOutcomeUnknownError | KeyboardInterrupt):
+            if not isinstance(failure, (CommitOutcomeUnknownError, *INTERRUPTED)):
                 self._rows = None  # rolled back, for certain
             self.abort()
             raise

@@ -20,7 +20,7 @@ from uow.client.kafka_port import Headers
 from uow.client.outgoing import Component
 from uow.client.received import InnerUnit, Message, ReceivedDocument, ReceivedUnit
 from uow.client.session_state import Patience
-from uow.client.transaction import OneTransaction, Transactions
+from uow.client.transaction import INTERRUPTED, OneTransaction, Transactions
 from uow.errors import AlreadyAttachedError, CommitOutcomeUnknownError, LostServerError
 from uow.processor.engine.ports import StaleGeneration
 from uow.schemas import codec
@@ -176,7 +176,7 @@ class StandIn(OneTransaction):
             super().commit([] if self._consumption.group is None else [row], self._message._token)
         except StaleGeneration as stale:
             raise LostServerError(self._again()) from stale
-        except (CommitOutcomeUnknownError, KeyboardInterrupt):
+        except (CommitOutcomeUnknownError, *INTERRUPTED):
             self._consumption.doubt(self.left_in_doubt)
             raise
         self._ownership.committed(row)

@@ -62,6 +62,10 @@ _NOT_ADDED: Final = re.compile(r'Failed to add partition "([^"]+)" \[')
 """The library's line about a topic that cannot be in the transaction; its error does not say which."""
 
 
+INTERRUPTED: Final = (KeyboardInterrupt, SystemExit)
+"""Whatever a signal raises between two steps of a call: Ctrl-C, and a program's own end at SIGTERM."""
+
+
 class TransactionState(Enum):
     """Of a `Transaction`."""
 
@@ -273,7 +277,7 @@ class Transaction:
             self._settled(TransactionState.OPEN)
             self.abort()
             raise
-        except KeyboardInterrupt:
+        except INTERRUPTED:
             self._abandon()
             raise
         self._settled(TransactionState.IDLE)
@@ -369,6 +373,7 @@ class Transaction:
     def left_behind(self, ended: Ended) -> None:
         """In a child of fork it is over; its producer stays as it is."""
         self._ended, self.state = ended, TransactionState.CLOSED
+        self._settling = None  # its thread is the parent's
 
     def end(self, ended: Ended, timeout: float) -> None:
         """Waits for a commit under way, aborts what is open, and throws the producer away, all in `timeout` seconds."""
