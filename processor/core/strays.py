@@ -55,7 +55,7 @@ class Strays(dict[bytes, Stray]):
         self.size = 0
         self._by_source: defaultdict[tuple[bytes, str], list[Stray]] = defaultdict(list)
         self._generations: defaultdict[bytes, list[int]] = defaultdict(list)
-        """Heaps by id, of negative numbers; one without a stray goes when it is met."""
+        """Heaps by id, of negative numbers. The highest has a stray; another one without goes once it is the highest."""
         self._count: Counter[tuple[bytes, int]] = Counter()
 
     def take(self, stray: Stray) -> None:
@@ -70,8 +70,22 @@ class Strays(dict[bytes, Stray]):
         """It joins a group."""
         del self[stray.row_key]
         self.size -= stray.size
-        self._by_source[stray.id, stray.source].remove(stray)
-        self._count[stray.id, stray.generation] -= 1
+        place, of_generation = (stray.id, stray.source), (stray.id, stray.generation)
+        self._by_source[place].remove(stray)
+        if not self._by_source[place]:
+            del self._by_source[place]
+        self._count[of_generation] -= 1
+        if not self._count[of_generation]:
+            del self._count[of_generation]
+            self._forget_generations(stray.id)
+
+    def _forget_generations(self, group_id: bytes) -> None:
+        """The highest ones of an id, as long as they have no stray."""
+        heap = self._generations[group_id]
+        while heap and not self._count[group_id, -heap[0]]:
+            heappop(heap)
+        if not heap:
+            del self._generations[group_id]
 
     def first(self, group_id: bytes, source: str) -> Stray | None:
         """The first one of an id whose record was there."""
@@ -79,9 +93,7 @@ class Strays(dict[bytes, Stray]):
 
     def newest(self, group_id: bytes) -> int:
         """The highest generation among those of an id; 0 if there are none."""
-        heap = self._generations.get(group_id, [])
-        while heap and not self._count[group_id, -heap[0]]:
-            heappop(heap)
+        heap = self._generations.get(group_id)
         return -heap[0] if heap else 0
 
 

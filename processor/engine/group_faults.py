@@ -115,9 +115,9 @@ class GroupFaults:
     ) -> None:
         wait_ms = TRY_AGAIN_MS[min(fault.tries, len(TRY_AGAIN_MS) - 1)]
         fault.tries, fault.try_again_at = fault.tries + 1, now_ms + wait_ms
-        fault.treatment = Treatment.ALONE
         fault.alone_since = fault.alone_since or now_ms
         fault.why_alone, fault.refusing = why, refused.topic if refused is not None else ""
+        fault.treatment = Treatment.ALONE  # at last: from then on pages, which another thread makes, say the rest
         log.error(
             "%s/%d: %s cannot be closed either: it stays open and is tried again in %d s; the others go on. Cause: %s",
             *tp,
@@ -157,7 +157,7 @@ class GroupFaults:
         if able and self._named[tp] >= MOST_NAMED:
             for key, fault in groups.items():
                 if fault.treatment is Treatment.CLOSED:
-                    self._leave_alone(tp, key, fault, now_ms, f"of others {why}", refused)
+                    self._leave_alone(tp, key, fault, now_ms, f"a broker refuses records of others: {refusal}", refused)
                     fault.tries -= 1
         return bool(able)
 

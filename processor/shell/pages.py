@@ -7,7 +7,7 @@ Belongs here: pages as views of the worker's status. Does not belong here: what 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from ipaddress import ip_address
 from itertools import islice
@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 from aiohttp.web import Request, Response, StreamResponse, middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from uow.processor.core.faulty_groups import GroupFault
+from uow.processor.core.faulty_groups import GroupFault, GroupKey
 from uow.processor.core.group import Group
 from uow.processor.engine.batch import Task
 from uow.processor.engine.group_view import arrival, arrivals, seen
@@ -77,7 +77,7 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
     task = status.tasks.get(tp)
     if task is None:
         return view
-    opened_at = oldest_opened_at(task.groups)
+    opened_at, alone = oldest_opened_at(task.groups), task.groups_alone
     return view | {
         "position": task.position,
         "counts": status.counts(tp),
@@ -88,17 +88,21 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
         "next_deadline": task.first_deadline,
         "groups_alone": [
             {"id": key[0].decode("utf-8", "backslashreplace"), "generation": key[1], **_alone(status, fault, now_ms)}
-            for key, fault in islice(task.groups_alone.items(), GROUPS_SHOWN)
+            for key, fault in islice(alone.items(), GROUPS_SHOWN)
         ],
-        "groups": [_group_row(status, tp, task, group, now_ms) for group in islice(task.groups.values(), GROUPS_SHOWN)],
+        "groups": [
+            _group_row(status, tp, task, group, alone, now_ms) for group in islice(task.groups.values(), GROUPS_SHOWN)
+        ],
     }
 
 
-def _group_row(status: WorkerStatus, tp: Tp, task: Task, group: Group, now_ms: int) -> dict[str, Any]:
+def _group_row(
+    status: WorkerStatus, tp: Tp, task: Task, group: Group, alone: Mapping[GroupKey, GroupFault], now_ms: int
+) -> dict[str, Any]:
     """As `uow groups --json`, and what only a worker knows: why the group stands alone, if it does."""
-    fault = task.groups_alone.get((group.id, group.generation))
-    alone = None if fault is None else _alone(status, fault, now_ms)
-    return seen(group, tp.partition, task.context.policy, now_ms).row(now_ms) | {"alone": alone}
+    fault = alone.get((group.id, group.generation))
+    why = None if fault is None else _alone(status, fault, now_ms)
+    return seen(group, tp.partition, task.context.policy, now_ms).row(now_ms) | {"alone": why}
 
 
 def _alone(status: WorkerStatus, fault: GroupFault, now_ms: int) -> dict[str, Any]:
@@ -118,7 +122,7 @@ def group_view(status: WorkerStatus, destination: str, group_id: str, now_ms: in
     for tp, task in status.tasks.items():
         group = task.groups.get(group_id.encode()) if status.destinations.get(tp.topic) == destination else None
         if group is not None:
-            opened = _group_row(status, tp, task, group, now_ms)
+            opened = _group_row(status, tp, task, group, task.groups_alone, now_ms)
             return opened | {"components": [arrival(each) for each in arrivals(group)]}
     return None
 

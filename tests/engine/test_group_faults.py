@@ -9,7 +9,7 @@ import pytest
 from tests.core.script import Story, c, ms, story, told
 from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.core.group import Group
-from uow.processor.engine.group_faults import SAME_FAILURE_MS
+from uow.processor.engine.group_faults import MOST_NAMED, SAME_FAILURE_MS
 from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import Blocked, Output, Refused
 from uow.processor.engine.set_aside import SetAsideLimit
@@ -211,6 +211,45 @@ def test_where_nobody_knows_which_record_is_refused_it_is_looked_for_once() -> N
         faults.of(tp).closing = [(b"a", 1)]
         assert faults.leave_alone(tp, 0, Refused("INVALID_RECORD", tp))
         assert faults.of(tp)[b"a", 1].treatment is treatment
+
+
+def test_whoever_sees_that_a_group_stands_alone_sees_since_when_and_why_too() -> None:
+    """Pages look from another thread, at any moment."""
+    seen: list[tuple[str, int, str, int]] = []
+
+    class Watched(GroupFault):
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "treatment" and value is Treatment.ALONE:
+                seen.append((self.why_alone, self.alone_since, self.refusing, self.try_again_at))
+
+    task = story(c(1, id="a")).task
+    faults, tp = task.context.faults, task.tp
+    output = Output("D.errors", 0, b"a", None, [])
+    for now in (7, 100_000):
+        faults.of(tp)[b"a", 1] = Watched(InternalError("why"), Treatment.CLOSED)
+        faults.of(tp).closing, faults.of(tp).written = [(b"a", 1)], {(b"a", 1): [output]}
+        assert faults.leave_alone(tp, now, Refused("INVALID_RECORD", tp, output))
+    why = "a broker refuses it: INVALID_RECORD"
+    assert seen == [(why, now, "D.errors", now + 60_000) for now in (7, 100_000)]
+
+
+def test_a_group_that_stands_alone_with_others_that_are_refused_says_that_it_was_not_its_own_record() -> None:
+    task = story(c(1, id="a")).task
+    faults, tp = task.context.faults, task.tp
+    keys = [(b"%d" % number, 1) for number in range(MOST_NAMED + 1)]
+    faults.of(tp).update({key: GroupFault(InternalError("why"), Treatment.CLOSED) for key in keys})
+    *refused, other = keys
+    for number, key in enumerate(refused):
+        output = Output("D.errors", 0, b"%d" % number, None, [])
+        faults.of(tp).closing, faults.of(tp).written = [key], {key: [output]}
+        assert faults.leave_alone(tp, 7, Refused("INVALID_RECORD", tp, output))
+    assert {key: (fault.why_alone, fault.tries) for key, fault in faults.of(tp).alone.items()} == {
+        **dict.fromkeys(refused, ("a broker refuses it: INVALID_RECORD", 1)),
+        other: ("a broker refuses records of others: INVALID_RECORD", 0),
+    }
 
 
 def test_reasons_alone_that_are_refused_are_of_no_group_at_fault_where_none_is_closed() -> None:

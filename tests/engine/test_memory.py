@@ -11,20 +11,23 @@ from itertools import count
 
 import pytest
 
-from tests.core.rule_script import Table, row
+from tests.core.rule_script import Table, r, row
 from tests.core.script import T0, Story, c, context_of, policy_of, told
 from tests.core.test_by_rule_collections import source
 from tests.core.test_fan_in import gathering, manifest
 from tests.core.test_generations import MANY
 from tests.core.test_quorum import asked
+from tests.engine.test_by_rule_restored import new_task
 from tests.fake_record import INPUT, FakeRecord
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import ClosedMemory, CommandMemory, memory_of
+from uow.processor.core.strays import Stray, Strays
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
+from uow.processor.engine.rows import take_strays
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.conditions import MAX_CALENDARS
 from uow.schemas.fingerprint import id_fingerprints
-from uow.schemas.records import Reason, UnitOutcome
+from uow.schemas.records import Reason, UnitOutcome, rule_changelog_key
 from uow.topics.manifests import MAX_WEIGHT
 from uow.topics.path_map import PathMap, claim_key, claim_value
 from uow.topics.policies import ExpirationPolicy, LatePolicy
@@ -109,6 +112,35 @@ def test_estimate_is_what_groups_by_rule_take(components: int, calendars: int) -
             task.process([FakeRecord(first + n, each, b"v" * 20, key, T0, INPUT) for n, each in enumerate(said)])
     assert len(task.groups) == groups
     assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / groups:.0f} bytes a group"
+
+
+@pytest.mark.parametrize("keys", [1, GROUPS])
+def test_estimate_is_what_components_without_a_group_take_and_nothing_stays_of_those_that_join_one_b72(
+    keys: int,
+) -> None:
+    lone = Story(new_task(table=Table(row("UK", complete_count=9))))
+    lone.send(r("UK", at=0))
+    (_, value), *_ = lone.plans[0].changelog
+    assert value is not None
+
+    def found_alone() -> list[Stray]:
+        places = [(b"low-stock/%06d" % (number % keys), number // keys + 1) for number in range(GROUPS)]
+        return take_strays({rule_changelog_key(*each, 1): value for each in places})
+
+    task = PartitionTask(INPUT, context_of(policy_of()))
+    before = task.memory_bytes
+    with traced() as found:
+        task.restore_strays(found_alone())
+    estimate = task.memory_bytes - before - GROUPS * len(value)  # here all have one row
+    assert 0.6 < found[0] / estimate < 1.4, f"{found[0] / GROUPS:.0f} bytes a component"
+    emptied = Strays()
+    with traced() as found:
+        for each in found_alone():
+            emptied.take(each)
+        for each in [*emptied.values()]:
+            emptied.let_go(each)
+        del each  # the last one
+    assert found[0] < 200 * GROUPS, f"{found[0] / GROUPS:.0f} bytes a component"  # the tables of a dict never shrink
 
 
 @pytest.mark.parametrize("groups", [2, 500])

@@ -69,6 +69,19 @@ def test_a_state_that_is_let_go_while_a_page_looks_a_group_up_is_a_group_that_is
     assert found is None or found["id"] == "a"
 
 
+def test_a_page_looks_for_the_groups_that_stand_alone_once_however_many_groups_it_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be thousands, as where `D.errors` takes nothing; each look goes through all of them."""
+    played = Story(PartitionTask(INPUT, context_of(policy_of())))
+    played.send(*[c(1, id=f"g{number}") for number in range(30)])
+    looks: list[Any] = []
+    monkeypatch.setattr(PartitionTask, "groups_alone", property(lambda task: looks.append(task) or {}))
+    page = groups_view(WorkerStatus("0", {INPUT.topic: "D"}, {INPUT: played.task}), ms(9))
+    (partition,) = page["destinations"]["D"].values()
+    assert (len(partition["groups"]), len(looks)) == (20, 1)
+
+
 @in_a_loop
 async def test_pages_show_ranges_deadline_end_and_the_timeline_of_a_group_as_the_command_line_does_w201() -> None:
     """Held and missing numbers, whether the end is known, sources and hops in order of arrival; 404 for a group that is not open."""
