@@ -80,8 +80,26 @@ def test_that_the_library_leaves_silent_brokers_is_no_broken_connection(port: Po
     port.handle.hears = [KafkaError._ALL_BROKERS_DOWN]
     wait_for(lambda: port.handle.hears == [])
     time.sleep(0.5)
-    assert port.handle.waited_s == [session_watch.PATIENT_S]
+    assert {*port.handle.waited_s} == {session_watch.PATIENT_S}
     assert heard == []
+
+
+def test_where_no_thread_can_be_started_nobody_counts_as_silent_and_the_watch_goes_on(
+    port: Port, heard: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def refused(ask: object) -> None:
+        tried.append(ask)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(session_watch, "Call", refused)
+    wait_for(lambda: len(tried) > 2)
+    assert heard == []
+    port.handle.answers = False
+    port.handle.hears = [KafkaError._TRANSPORT]
+    wait_for(lambda: heard != [])
+    assert heard == [uow.ConnectionLost(1, "by script")]
 
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])

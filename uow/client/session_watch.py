@@ -94,7 +94,10 @@ class Silence:
                 is_answered = self._question.returned(0)
             self._question = None
         if self._question is None and not is_answered and self._lasts_s >= QUIET_S:
-            self._question = Call(ask)
+            try:
+                self._question = Call(ask)
+            except RuntimeError:  # no thread can be started now: nobody was asked, so nobody is silent
+                self._lasts_s = QUIET_S
         return is_answered
 
 
@@ -188,7 +191,7 @@ class Watch:
 
     def _on_answer(self, handle: ProducerHandle) -> None:
         self._silence.end()
-        self._refusals = 0
+        self._refusals, self._was_refused = 0, False
         if not self._life.is_connected:
             handle.poll(0)
             self._doubt = False  # whatever the handle has heard until now is of the outage that ends
