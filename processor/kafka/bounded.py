@@ -82,7 +82,7 @@ class Call:
         call: Begins at once.
     """
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
         self._failure: BaseException | None = None
         self._done = threading.Event()

@@ -61,7 +61,7 @@ def _library() -> ctypes.CDLL:
 
 
 class MockCluster:
-    """Brokers in this process; a context manager. With several, all but `lead` concerns the first one.
+    """Brokers in this process; a context manager. With several, all but `lead` and `slow` concerns the first one.
 
     Args:
         topics: To create.
@@ -113,6 +113,6 @@ class MockCluster:
         """Gives a partition to a broker; -1 takes its leader away."""
         self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker)
 
-    def slow(self, round_trip_ms: int) -> None:
-        """Delays every answer."""
-        self._library.rd_kafka_mock_broker_set_rtt(self._cluster, 1, round_trip_ms)
+    def slow(self, round_trip_ms: int, *, broker: int = 1) -> None:
+        """Delays every answer of a broker."""
+        self._library.rd_kafka_mock_broker_set_rtt(self._cluster, broker, round_trip_ms)

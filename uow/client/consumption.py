@@ -1008,7 +1008,7 @@ class Consumption:
             StaleConnectionError: A loss event ended it.
         """
         if self._ended is not None:
-            self._let_go(CLOSE_S)  # where whoever ended it could not
+            self._let_go(CLOSE_S if self.life.is_connected else 0.0)  # where whoever ended it could not
             raise self._ended.error(f"the reader of {self.topic!r}")
 
     def left_behind(self, ended: Ended) -> None:

@@ -78,7 +78,8 @@ class ProducerHandle(TransactionalHandle, Protocol):
         on_delivery: Callable[[KafkaError | None, Any], None],
         headers: Any,
     ) -> None: ...
-    def list_topics(self, topic: str, timeout: float) -> Any: ...
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        """The watch over a connection calls it in two threads."""
 
 
 class ConsumerHandle(Protocol):

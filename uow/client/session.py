@@ -46,7 +46,7 @@ from uow.client.references import END_EVENTS
 from uow.client.refusals import OnRejected, Refusals
 from uow.client.sending import PlainSender
 from uow.client.session_state import Ended, Life, Listener
-from uow.client.session_watch import Watch
+from uow.client.session_watch import LEAVES_THE_SILENT, Watch
 from uow.client.streaming import SMALL_BUFFERS
 from uow.client.strict_order import StrictDestinations, StrictTopics
 from uow.client.temporary import TemporaryDestinations
@@ -106,7 +106,10 @@ class Handles:
         """For the watch: sends nothing."""
         properties = plain_producer_properties(self._servers, self.client_id, self._kafka)
         # an idempotent producer asks for a number at once, which a client that only reads has no right to
-        return self._port.producer({**properties, "enable.idempotence": False, "error_cb": on_error}, logger)
+        properties |= {"enable.idempotence": False, "error_cb": on_error}
+        if LEAVES_THE_SILENT.keys() & self._kafka.keys():
+            self._port.producer(properties, logger)  # refuses what is no value; all other handles take it
+        return self._port.producer({**properties, **LEAVES_THE_SILENT}, logger)
 
     def transactional(self, transactional_id: str, logger: logging.Logger) -> ProducerHandle:
         """For one transactional id."""

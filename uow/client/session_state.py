@@ -310,6 +310,7 @@ class Life:
     def answered(self) -> None:
         """A broker answers. After an outage that is a refresh; the first time it is the beginning."""
         with self._changed:
+            self._cause = "no broker answers any more"  # until the library says why
             if self._state is not ConnectionState.RECONNECTING:
                 return
             self._state, self._is_connected = ConnectionState.CONNECTED, True
