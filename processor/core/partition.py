@@ -906,7 +906,9 @@ class Partition(PartitionState):
                 self._carry_out(decide_due(self._moment(group, self.clock)), None)
         self.faulty.at, self._is_freeing = None, False
         for group in self.freed:
-            self.wait_for_its_turn(group)
+            ruled = group.ruled
+            if ruled is not None and ruled.waits_since < group.deliver_at and not ruled.has_turn:
+                self.tell_turns(ruled.policy.rule_id)  # else a restore takes it for one that waits for its time alone
 
     def _apply(self, change: Change) -> Group | None:
         """Carries out one change; returns its group."""

@@ -327,6 +327,8 @@ class PartitionState:
         heappush(self.arrivals.setdefault(policy.rule_id, line), self._entry(group))
         if before is not None and before.ruled is not None and place_of(group) < place_of(before):
             before.ruled.is_behind = before.ruled.waits_since > 0 and before not in self.freed
+        if any(place_of(group) < place_of(each) for each in self._with_turn(policy.rule_id)):
+            self.tell_turns(policy.rule_id)
 
     def _free_first(self, rule_id: str) -> None:
         """Whoever is first of a rule now waits for nobody."""
@@ -339,9 +341,22 @@ class PartitionState:
 
     def has_turn(self, rule_id: str) -> bool:
         """True if a group of a rule has its turn, and did not leave yet: whatever is complete now leaves after it, even if it arrived before."""
-        return any(
-            each.is_open and each.ruled is not None and each.ruled.policy.rule_id == rule_id for each in self.freed
-        )
+        return bool(self.freed) and bool(self._with_turn(rule_id))
+
+    def _with_turn(self, rule_id: str) -> list[Group]:
+        """The groups of a rule that have their turn, in the order in which they leave."""
+        return [
+            each
+            for each in self.freed
+            if each.is_open and each.ruled is not None and each.ruled.policy.rule_id == rule_id
+        ]
+
+    def tell_turns(self, rule_id: str) -> None:
+        """The rows of the groups of a rule say that they have their turn, where nothing else tells it to a restore: it knows the first one of a rule that waits for nothing else, and those that leave right after that."""
+        for group in self._with_turn(rule_id):
+            if group.ruled is not None and not group.ruled.has_turn:
+                group.ruled.has_turn = True
+                self.happened.amended.append(group)
 
     def _free_all(self, line: ByArrival) -> None:
         """Where a full plan left the first of a rule, all who leave at once when that has left have their turn as well: before a group that opens, and none too many that wait."""
@@ -485,9 +500,9 @@ class PartitionState:
         group.apply(waits)
         group.ruled.scheduled = NEVER
         in_order, rule_id = group.ruled.policy.delivers_in_order, group.ruled.policy.rule_id
-        group.ruled.is_behind = in_order and self.first_place(group.ruled.policy) != place_of(group)
-        if in_order and not group.ruled.is_behind and group.deliver_at <= self.clock and self.has_turn(rule_id):
-            self.freed[group] = None
+        group.ruled.is_behind = in_order and (
+            self.first_place(group.ruled.policy) != place_of(group) or self.has_turn(rule_id)
+        )
         line = self.waiting.setdefault(rule_id, {})
         line[group] = None
         before = [*islice(reversed(line), 2)]
@@ -499,13 +514,6 @@ class PartitionState:
         if group.assigns and self.groups.get(group.id) is group:
             self.put_aside(group.id)
         self.schedule(group)
-
-    def wait_for_its_turn(self, group: Group) -> None:
-        """A group whose time has come has its turn, in a full plan: its row says that it waits since that time, so that a restore tells it from one that waits for its time alone."""
-        assert group.ruled is not None
-        if group.ruled.waits_since < group.deliver_at <= self.clock:
-            group.apply(Waits(group.id, group.generation, group.deliver_at))
-            self.happened.amended.append(group)
 
     def add_restored(self, group: Group) -> None:
         """A group that a restore has found; of one key the newest that does not wait has the place in `groups`."""
@@ -529,13 +537,13 @@ class PartitionState:
         self.faulty.at = None
         for group_id in {group.id for group, _ in ruled}:
             self.settle(group_id)
+        self.freed.update(dict.fromkeys(sorted((group for group, of in ruled if of.has_turn), key=place_of)))
+        before = {of.policy.rule_id for _, of in ruled if of.has_turn}
         for group, of in ruled:
             meet(group)
-            of.is_behind = (
-                of.waits_since > 0 and of.policy.delivers_in_order and self.first_place(of.policy) != place_of(group)
-            )
-            waited_for_its_turn = of.waits_since and of.policy.delivers_in_order and group.deliver_at <= of.waits_since
-            if waited_for_its_turn and not of.is_behind:  # the last plan may have been full
+            waits = of.waits_since > 0 and of.policy.delivers_in_order and not of.has_turn
+            of.is_behind = waits and (of.policy.rule_id in before or self.first_place(of.policy) != place_of(group))
+            if waits and not of.is_behind and group.deliver_at <= of.waits_since:  # the last plan may have been full
                 self.freed[group] = None
         self.faulty.at = None
 
