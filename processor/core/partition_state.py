@@ -54,7 +54,8 @@ from uow.topics.commands import CommandReader
 from uow.topics.grouping import GroupPolicy, NoRules, RuleTable
 from uow.topics.headers import MAX_ID_BYTES, Reading
 from uow.topics.partitioner import partition_for
-from uow.topics.policies import NEVER_MS, DestinationPolicy, LatePolicy
+from uow.topics.policies import NEVER_MS, DestinationPolicy, ExpirationPolicy, LatePolicy
+from uow.topics.rules import AtMaxOpenGroups
 
 GROUP_BYTES = 800
 COMPONENT_BYTES = 100
@@ -271,15 +272,45 @@ class PartitionState:
         if policy.delivers_in_order:
             self._arrive(group, policy)
 
+    def too_many(self, row: GroupPolicy) -> int:
+        """How many open groups of a rule must go before one more opens (B-37). Those that have their turn go by themselves."""
+        many = len(self.by_rule.get(row.rule_id, ())) + 1 - row.max_open_groups
+        if many > 0 and self.freed and (line := self.arrivals.get(row.rule_id)) is not None:
+            self._free_all(line)
+            many -= len(self._with_turn(row.rule_id))
+        return max(0, many)
+
+    def has_room(self, row: GroupPolicy) -> bool:
+        """True if one more group of a rule may open, once others have given way to it."""
+        many = self.too_many(row)
+        if not many or row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST:
+            return not many
+        if many == 1:
+            return self.oldest_of_rule(row.rule_id) is not None
+        return sum(map(self._gives_way, self.by_rule[row.rule_id])) >= many
+
     def oldest_of_rule(self, rule_id: str) -> Group | None:
-        """Of the open groups of a rule that can be closed the one that arrived first: a restart knows no other order (B-37)."""
+        """Of the open groups of a rule that give way to another one the one that arrived first: a restart knows no other order (B-37)."""
         line = self.by_arrival.get(rule_id)
         if line is None:
             line = self.by_arrival[rule_id] = [self._entry(each) for each in self.by_rule.get(rule_id, ())]
             heapify(line)
-        while line and (not line[0][-1].is_open or self.faulty.has(line[0][-1])):
+        while line and self._never_gives_way(line[0][-1]):
             heappop(line)
+        if line and not self._gives_way(line[0][-1]):
+            return min(filter(self._gives_way, self.by_rule[rule_id]), key=place_of, default=None)
         return line[0][-1] if line else None
+
+    def _never_gives_way(self, group: Group) -> bool:
+        """True if it is closed, cannot be closed, or is complete and waits: a complete unit is not given up for another one."""
+        return not group.is_open or self.faulty.has(group) or (group.ruled is not None and group.ruled.waits_since > 0)
+
+    def _gives_way(self, group: Group) -> bool:
+        """True if it may be closed to make room: also not if what it holds would be delivered before its time (W-08)."""
+        if self._never_gives_way(group):
+            return False
+        by = group.policy(self.policy).expiration_policy
+        return group.deliver_at <= self.clock or by is not ExpirationPolicy.DELIVER_PARTIAL
 
     @property
     def closed_in_lines(self) -> int:
