@@ -905,6 +905,8 @@ class Partition(PartitionState):
             if group.is_open and not self.faulty.has(group) and group.due_at(self.policy) <= self.clock:
                 self.bring(group)
                 self._carry_out(decide_due(self._moment(group, self.clock)), None)
+            elif group.is_open and group.ruled is not None:  # it stands alone: those that waited for it wait no longer
+                self._free_first(group.ruled.policy.rule_id)
         self.faulty.at, self._is_freeing = None, False
         for group in self.freed:
             ruled = group.ruled

@@ -14,9 +14,11 @@ from tests.engine.test_by_rule_restored import restored, write
 from tests.fake_record import INPUT
 from uow.processor.core import snapshot
 from uow.processor.core.changes import Delivered
+from uow.processor.core.faulty_groups import GroupFault, Treatment
 from uow.processor.engine.ports import Plan
 from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import InternalError
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy
 from uow.topics.rules import AtMaxOpenGroups, AtWaitingLimit, DeliverOrder
@@ -395,3 +397,22 @@ def test_a_restart_forgets_no_turn_of_a_full_plan_in_which_an_older_group_opens_
     steps = [r("X", at=6), *complete, r("Z", at=30, arrived=arrived)]
     seen = units_of_full_plans(0, rows, steps, is_restarted=is_restarted)
     assert [unit_id[-1] for unit_id, _ in seen] == [*left]
+
+
+def test_nobody_waits_for_a_group_that_has_its_turn_and_stands_alone_b118() -> None:
+    """After the restart the group that was complete meanwhile waited for one that nothing is tried with."""
+    rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL, "max_open_groups": 2}
+    rule |= {"at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rows = [
+        row(name, complete_count=count, age_ms=600_000, rule=rule) for name, count in {"X": 2, "Y": 2, "Z": 1}.items()
+    ]
+    context = context_of(policy_of(), rules=Table(*rows), plan_bytes=0)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    for record in played.records([r("X", at=6), r("Y", at=20), r("Y", at=21), r("Z", at=30, arrived=13)]):
+        logs.add(played.task.process([record], []))
+    alone = GroupFault(InternalError("a defect"), Treatment.ALONE)
+    context.faults.of(INPUT)[b"low-stock/Y", 1] = alone
+    task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    while task.next_deadline() == 0 and task.tick(task.clock, 0) is not None:
+        pass
+    assert [group.id for group in task.groups.values()] == [b"low-stock/Y"]
