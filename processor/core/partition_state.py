@@ -152,6 +152,7 @@ class PartitionState:
         credits: Rules of which the next group that is complete may leave at once (B-105).
         by_rule: Open groups by rule, by the rule's id.
         by_arrival: The same as heaps by their places, of rules that were asked for their oldest group; closed ones leave when they come up (B-37).
+        by_time: Those that came up there before their time, as heaps by that: until then they give way to none.
         counted: How the groups of rows count, by their names (`counted_groups`).
         awaits_rule: Name of a row that is not known as far as `A-rules` was read, so that `position` stays at its record; or None.
         arrivals: Groups of the rules that deliver in order, by the rule's id, as a heap by their places; closed ones leave when they come up (B-118).
@@ -214,6 +215,7 @@ class PartitionState:
         self.rule_deadlines = Deadlines(policy, self.faulty)
         self.by_rule: dict[str, dict[Group, None]] = {}
         self.by_arrival: dict[str, ByArrival] = {}
+        self.by_time: dict[str, list[tuple[int, tuple[Place, int, Group]]]] = {}
         self.aside: dict[bytes, dict[int, Group]] = {}
         self.several: dict[bytes, Generations] = {}
         self.known = Known()
@@ -267,8 +269,8 @@ class PartitionState:
         self.by_rule.setdefault(policy.rule_id, {})[group] = None
         if (line := self.by_arrival.get(policy.rule_id)) is not None:
             heappush(line, self._entry(group))
-            if self._is_mostly_closed(line, policy.rule_id):
-                del self.by_arrival[policy.rule_id]
+            if self._are_mostly_closed(len(line) + len(self.by_time[policy.rule_id]), policy.rule_id):
+                del self.by_arrival[policy.rule_id], self.by_time[policy.rule_id]
         if policy.delivers_in_order:
             self._arrive(group, policy)
 
@@ -295,11 +297,20 @@ class PartitionState:
         if line is None:
             line = self.by_arrival[rule_id] = [self._entry(each) for each in self.by_rule.get(rule_id, ())]
             heapify(line)
-        while line and self._never_gives_way(line[0][-1]):
-            heappop(line)
-        if line and not self._gives_way(line[0][-1]):
-            return min(filter(self._gives_way, self.by_rule[rule_id]), key=place_of, default=None)
+            self.by_time[rule_id] = []
+        later = self.by_time[rule_id]
+        while later and later[0][0] <= self.clock:
+            heappush(line, heappop(later)[-1])
+        while line and not self._gives_way(group := line[0][-1]):
+            entry = heappop(line)
+            if not self._never_gives_way(group):
+                heappush(later, (group.deliver_at, entry))
         return line[0][-1] if line else None
+
+    def _may_give_way(self, group: Group, ruled: Ruled) -> None:
+        """A group has changed, and may give way though its time has not come, or its time is another one: it stands among those by arrival once more."""
+        if self.by_time.get(ruled.policy.rule_id):
+            heappush(self.by_arrival[ruled.policy.rule_id], self._entry(group))
 
     def _never_gives_way(self, group: Group) -> bool:
         """True if it is closed, cannot be closed, or is complete and waits: a complete unit is not given up for another one."""
@@ -315,12 +326,13 @@ class PartitionState:
     @property
     def closed_in_lines(self) -> int:
         """How many closed groups stand among those by arrival still, about."""
-        lines = [each for of in (self.by_arrival, self.arrivals) for each in of.items()]
-        return sum(max(0, len(line) - len(self.by_rule.get(rule_id, ()))) for rule_id, line in lines)
+        lines = [(rule_id, len(line)) for rule_id, line in self.arrivals.items()]
+        lines += [(rule_id, len(line) + len(self.by_time[rule_id])) for rule_id, line in self.by_arrival.items()]
+        return sum(max(0, length - len(self.by_rule.get(rule_id, ()))) for rule_id, length in lines)
 
-    def _is_mostly_closed(self, line: ByArrival, rule_id: str) -> bool:
-        """True if a line is to be tidied: most of its groups are closed, and they are many."""
-        return len(line) > 2 * len(self.by_rule[rule_id]) + 1024
+    def _are_mostly_closed(self, length: int, rule_id: str) -> bool:
+        """True if lines of this length are to be tidied: most of their groups are closed, and they are many."""
+        return length > 2 * len(self.by_rule[rule_id]) + 1024
 
     def _entry(self, group: Group) -> tuple[Place, int, Group]:
         return place_of(group), next(self._serials), group
@@ -351,7 +363,7 @@ class PartitionState:
         line = self.arrivals.setdefault(policy.rule_id, [])
         if self.freed:
             self._free_all(line)
-        if self._is_mostly_closed(line, policy.rule_id):
+        if self._are_mostly_closed(len(line), policy.rule_id):
             line[:] = [each for each in line if each[-1].is_open]
             heapify(line)
         before = self._first_arrived(policy.rule_id)
@@ -422,6 +434,7 @@ class PartitionState:
             self._arrive(group, group.ruled.policy)
         elif before.delivers_in_order and not group.ruled.policy.delivers_in_order:
             self._free_first(before.rule_id)
+        self._may_give_way(group, group.ruled)
         if group.complete and group.deliver_at > self.clock:
             self.wait(group, Waits(group.id, group.generation, max(self.clock, 1)))
         else:
@@ -628,6 +641,8 @@ class PartitionState:
         self.counts.cancelled += len(places)
         group.apply(removed)
         happened.amended.append(group)
+        if group.ruled is not None:
+            self._may_give_way(group, group.ruled)
         if group.ruled is not None and (row := self.live.get(group.ruled.policy.row_key)) is not None:
             self.follow(group, row)  # it may have been this one that the row could not read
         happened.held = [row for row in happened.held if row[0] is not group or row[1] not in leaving]
@@ -752,6 +767,7 @@ class PartitionState:
                 table.pop(rule_id, None)
         if rule_id not in self.by_rule:
             self.by_arrival.pop(rule_id, None)
+            self.by_time.pop(rule_id, None)
         if rule_id in self.arrivals:
             self._free_first(rule_id)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.core.rule_script import r, row, told_by
-from tests.core.script import Story, clock, ms, refused
+from tests.core.rule_script import Table, r, row, told_by
+from tests.core.script import Story, clock, ms, refused, story, told
 from tests.core.test_by_rule_order import units_of_full_plans
 from tests.core.test_by_rule_release import released
 from uow.schemas.error_classes import UnitTooLargeError
@@ -86,3 +86,34 @@ def test_units_that_have_their_turn_in_a_full_plan_take_no_room_b37_b118(at_limi
     for plan_bytes in (0, 10**9):
         seen = units_of_full_plans(plan_bytes, rules, steps)
         assert [(unit_id[-1], outcome) for unit_id, outcome in seen] == expected
+
+
+def test_after_a_component_is_removed_its_group_gives_way_before_the_time_of_that_one_b37() -> None:
+    """It was the only one whose component said so."""
+    early = [r("A", at=0), r("A", at=1, deliver_at=ms(500)), r("B", at=2), r("C", at=3)]
+    rules = rows(A=3, B=3, C=3, D=3)
+    removed = told("remove", at=4, id="low-stock/A", seq=2)
+    played = told_by(*early, removed, r("D", at=5), rules=rules)
+    assert [answer.done for answer in played.answers] == [True]
+    assert units(played) == [("B", "limit"), ("A", "limit")]
+
+
+def test_one_group_that_gives_way_later_does_not_have_all_others_looked_through_b37() -> None:
+    """Each group that opened looked through all that were open: 0.25 s where they are 100,000."""
+    rule = TWO | {"max_open_groups": 500}
+    (only,) = [row("A", complete_count=2, age_ms=600_000, on_give_up=ExpirationPolicy.DELIVER_PARTIAL, rule=rule)]
+    played = story(r("A", id="first", at=0, deliver_at=ms(900)), rules=Table(only))
+    played.send(*(r("A", id=f"before-{number}", at=1) for number in range(499)))
+    looked, state = [0], played.task.partition
+    gives_way = state._gives_way
+
+    def counted(group: Any) -> bool:
+        looked[0] += 1
+        return gives_way(group)
+
+    state._gives_way = counted  # type: ignore[method-assign]
+    played.send(*(r("A", id=f"after-{number}", at=2) for number in range(100)))
+    assert len(played.units) == 100
+    assert looked[0] < 1_000
+    played.send(clock(900), r("A", id="last", at=901))
+    assert played.units[-1].id == "first"
