@@ -37,7 +37,7 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "ChangelogComponent": ("changelog_component", 1),
         "ChangelogReference": ("changelog_reference", 1),
         "ChangelogPiece": ("changelog_piece", 1),
-        "ChangelogGroup": ("changelog_group", 5),
+        "ChangelogGroup": ("changelog_group", 6),
         "ChangelogSettings": ("changelog_settings", 1),
         "Ledger": ("ledger", 3),
     }

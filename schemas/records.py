@@ -285,6 +285,7 @@ class GroupRow:
         manifest: The manifest of the fan-out whose replies it holds; None before it comes, and for groups of other rules.
         deadlines: What each calendar of its row named when it opened.
         warned_at: When it was told what the group lacks (B-202).
+        has_turn: True if it has its turn among those of its rule, and nothing but this row tells it (B-118).
     """
 
     generation: int
@@ -298,6 +299,7 @@ class GroupRow:
     manifest: ManifestPart | None = None
     deadlines: tuple[int, ...] = ()
     warned_at: int | None = None
+    has_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,6 @@ from uow.topics.policies import (
     HandlingPolicy,
     LatePolicy,
 )
-from uow.topics.rules import AtMaxOpenGroups
 
 MAX_WAIVED_RANGES: Final = 1_000
 """Ranges of waived numbers that a group keeps at most: each later command writes them all once more, into one row (W-203)."""
@@ -453,9 +452,9 @@ def _unfit(command: Command, manifest: Manifest, now: Situation) -> str:
     if why := _disallowed(manifest, row):
         return why
     most = row.max_open_groups
-    is_full = group is None and now.open_groups >= most
+    is_full = now.open_groups >= most
     # whoever may send manifests and nothing else ends no group of another caller
-    if is_full and (row.at_max_open_groups is AtMaxOpenGroups.REJECT or command.is_anonymous):
+    if group is None and (not now.has_room or (is_full and command.is_anonymous)):
         return f"rule {row.rule_id} has {now.open_groups} open groups here, and may have {most}"
     return ""
 

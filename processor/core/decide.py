@@ -64,7 +64,7 @@ from uow.topics.policies import (
     LatePolicy,
     ViolationPolicy,
 )
-from uow.topics.rules import AtMaxOpenGroups, AtWaitingLimit, BelowMin, Release
+from uow.topics.rules import AtWaitingLimit, BelowMin, Release
 
 
 class Arrival(NamedTuple):
@@ -112,6 +112,7 @@ class Situation(NamedTuple):
         policy: Of the destination, or of the row of the group, or of the component that would open one.
         waits: True if an earlier group of the order key is open (W-210).
         open_groups: Open groups of the component's rule on this partition.
+        has_room: False if the rule has as many as it may, and too few of them give way to another one.
         newest: The highest generation among the open groups of the id.
         credits: True if a release was asked for when none of the rule's groups waited (B-105).
         first: Of a rule that delivers in order the place of the first open group, see `place_of`; None if none is open.
@@ -128,6 +129,7 @@ class Situation(NamedTuple):
     policy: DestinationPolicy
     waits: bool = False
     open_groups: int = 0
+    has_room: bool = True
     newest: int = 0
     credits: bool = False
     first: Place | None = None
@@ -329,9 +331,7 @@ def _taken_already(arrival: Arrival, now: Situation) -> Effect | None:
 def _too_many_groups(arrival: Arrival, now: Situation) -> Effect | None:
     """A rule may have only so many open groups on a partition (B-37)."""
     row = now.row
-    if now.group is not None or row is None or now.open_groups < row.max_open_groups:
-        return None
-    if row.at_max_open_groups is AtMaxOpenGroups.CLOSE_OLDEST:
+    if now.group is not None or row is None or now.has_room:
         return None
     return _refuse(
         UnitTooLargeError, "groups", f"rule {row.rule_id} has {now.open_groups} open groups here", arrival.marks

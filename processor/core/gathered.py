@@ -266,7 +266,8 @@ class Ruled:
         scheduled: The deadline that stands in line for it, or an earlier one.
         waits_since: Since when it is complete and not allowed to leave, epoch ms; 0: it is not.
         called: The manifest of the replies that it holds; None before it comes, and in groups of other rules.
-        is_behind: True while it waits for a group of its rule that arrived before it (B-118).
+        is_behind: True while it waits for a group of its rule that arrived before it, or that has its turn (B-118).
+        has_turn: True if its row says that it has its turn: it leaves first of its rule, and before whatever else comes, since the plan was full.
         is_routed: True if every component held is a routed row (`routed_rows`): none has a header that a unit takes from all of them.
         counting: How it counts, while a routed row may be held without a look at anything but what every such row changes; None: not known.
         deadlines: The deadline that each calendar of its row named when it opened, epoch ms (B-206).
@@ -274,8 +275,8 @@ class Ruled:
 
     __slots__ = (
         *("_first_at", "_gathered", "_last_at", "_value_bytes"),
-        *("called", "component_ids", "counting", "deadlines", "is_behind", "is_routed", "policy", "scheduled"),
-        "waits_since",
+        *("called", "component_ids", "counting", "deadlines", "has_turn", "is_behind", "is_routed", "policy"),
+        *("scheduled", "waits_since"),
     )
 
     def __init__(self, policy: GroupPolicy, deadlines: tuple[int, ...]) -> None:
@@ -289,7 +290,7 @@ class Ruled:
         self.scheduled = NEVER
         self.waits_since = 0
         self.called: Called | None = None
-        self.is_behind = False
+        self.is_behind = self.has_turn = False
 
     @property
     def awaits_manifest(self) -> bool:
@@ -306,7 +307,7 @@ class Ruled:
     def state(self) -> tuple[object, ...]:
         """All of it that a restart must give back, as values."""
         parts = self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since, self.called
-        return *parts, self.deadlines
+        return *parts, self.deadlines, self.has_turn
 
     @property
     def kept_by(self) -> str:

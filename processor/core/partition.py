@@ -113,7 +113,7 @@ from uow.topics.headers import (
     without_segment,
 )
 from uow.topics.policies import HandlingPolicy
-from uow.topics.rules import AtMaxOpenGroups, Cardinality, LateJoin, OnRuleChange, Release
+from uow.topics.rules import Cardinality, LateJoin, OnRuleChange, Release
 
 _OFFSET = methodcaller("offset")
 _UNREADABLE = Refusal(DecodeError, "headers", UNREADABLE_TEXT)
@@ -347,6 +347,7 @@ class Partition(PartitionState):
             now = now._replace(
                 policy=row,
                 open_groups=len(self.by_rule.get(row.rule_id, ())),
+                has_room=group is not None or self.has_room(row),
                 newest=max(self.newest(command.group_id), self.closed.newest_before(command.group_id)),
             )
         verdict = decide_manifest(command, at, now)
@@ -641,6 +642,7 @@ class Partition(PartitionState):
         now = now._replace(
             policy=row,
             open_groups=len(self.by_rule.get(row.rule_id, ())),
+            has_room=group is not None or self.has_room(row),
             newest=max(self.newest(marks.id), self.closed.newest_before(marks.id)),
             credits=row.rule_id in self.credits,
             first=self.first_place(row),
@@ -673,12 +675,11 @@ class Partition(PartitionState):
         return group_id in self.aside and self.holder(group_id, component_id) is not None
 
     def _make_room(self, row: GroupPolicy) -> bool:
-        """Closes the open groups that arrived first of a rule that has as many as it may (B-37). True if there were any."""
-        siblings, most = self.by_rule.get(row.rule_id, {}), row.max_open_groups
-        if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST or len(siblings) < most:
+        """Closes the open groups that arrived first of a rule that has as many as it may, if enough of them give way (B-37). True if there were any."""
+        if not self.too_many(row) or not self.has_room(row):
             return False
         own, self.in_hand = self.in_hand, NOTHING
-        while len(siblings) >= most and (oldest := self.oldest_of_rule(row.rule_id)):
+        while self.too_many(row) and (oldest := self.oldest_of_rule(row.rule_id)):
             self.faulty.at = oldest
             self.bring(oldest)
             now = Situation(oldest, None, None, self.clock, self.position, oldest.policy(self.policy))
@@ -903,9 +904,13 @@ class Partition(PartitionState):
             if group.is_open and not self.faulty.has(group) and group.due_at(self.policy) <= self.clock:
                 self.bring(group)
                 self._carry_out(decide_due(self._moment(group, self.clock)), None)
+            elif group.is_open and group.ruled is not None:  # it stands alone: those that waited for it wait no longer
+                self._free_first(group.ruled.policy.rule_id)
         self.faulty.at, self._is_freeing = None, False
         for group in self.freed:
-            self.wait_for_its_turn(group)
+            ruled = group.ruled
+            if ruled is not None and ruled.waits_since < group.deliver_at and not ruled.has_turn:
+                self.tell_turns(ruled.policy.rule_id)  # else a restore takes it for one that waits for its time alone
 
     def _apply(self, change: Change) -> Group | None:
         """Carries out one change; returns its group."""

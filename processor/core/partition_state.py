@@ -54,7 +54,8 @@ from uow.topics.commands import CommandReader
 from uow.topics.grouping import GroupPolicy, NoRules, RuleTable
 from uow.topics.headers import MAX_ID_BYTES, Reading
 from uow.topics.partitioner import partition_for
-from uow.topics.policies import NEVER_MS, DestinationPolicy, LatePolicy
+from uow.topics.policies import NEVER_MS, DestinationPolicy, ExpirationPolicy, LatePolicy
+from uow.topics.rules import AtMaxOpenGroups
 
 GROUP_BYTES = 800
 COMPONENT_BYTES = 100
@@ -151,6 +152,7 @@ class PartitionState:
         credits: Rules of which the next group that is complete may leave at once (B-105).
         by_rule: Open groups by rule, by the rule's id.
         by_arrival: The same as heaps by their places, of rules that were asked for their oldest group; closed ones leave when they come up (B-37).
+        by_time: Those that came up there before their time, as heaps by that: until then they give way to none.
         counted: How the groups of rows count, by their names (`counted_groups`).
         awaits_rule: Name of a row that is not known as far as `A-rules` was read, so that `position` stays at its record; or None.
         arrivals: Groups of the rules that deliver in order, by the rule's id, as a heap by their places; closed ones leave when they come up (B-118).
@@ -213,6 +215,7 @@ class PartitionState:
         self.rule_deadlines = Deadlines(policy, self.faulty)
         self.by_rule: dict[str, dict[Group, None]] = {}
         self.by_arrival: dict[str, ByArrival] = {}
+        self.by_time: dict[str, list[tuple[int, tuple[Place, int, Group]]]] = {}
         self.aside: dict[bytes, dict[int, Group]] = {}
         self.several: dict[bytes, Generations] = {}
         self.known = Known()
@@ -266,30 +269,70 @@ class PartitionState:
         self.by_rule.setdefault(policy.rule_id, {})[group] = None
         if (line := self.by_arrival.get(policy.rule_id)) is not None:
             heappush(line, self._entry(group))
-            if self._is_mostly_closed(line, policy.rule_id):
-                del self.by_arrival[policy.rule_id]
+            if self._are_mostly_closed(len(line) + len(self.by_time[policy.rule_id]), policy.rule_id):
+                del self.by_arrival[policy.rule_id], self.by_time[policy.rule_id]
         if policy.delivers_in_order:
             self._arrive(group, policy)
 
+    def too_many(self, row: GroupPolicy) -> int:
+        """How many open groups of a rule must go before one more opens (B-37). Those that have their turn go by themselves."""
+        many = len(self.by_rule.get(row.rule_id, ())) + 1 - row.max_open_groups
+        if many > 0 and self.freed and (line := self.arrivals.get(row.rule_id)) is not None:
+            self._free_all(line)
+            many -= len(self._with_turn(row.rule_id))
+        return max(0, many)
+
+    def has_room(self, row: GroupPolicy) -> bool:
+        """True if one more group of a rule may open, once others have given way to it."""
+        many = self.too_many(row)
+        if not many or row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST:
+            return not many
+        if many == 1:
+            return self.oldest_of_rule(row.rule_id) is not None
+        return sum(map(self._gives_way, self.by_rule[row.rule_id])) >= many
+
     def oldest_of_rule(self, rule_id: str) -> Group | None:
-        """Of the open groups of a rule that can be closed the one that arrived first: a restart knows no other order (B-37)."""
+        """Of the open groups of a rule that give way to another one the one that arrived first: a restart knows no other order (B-37)."""
         line = self.by_arrival.get(rule_id)
         if line is None:
             line = self.by_arrival[rule_id] = [self._entry(each) for each in self.by_rule.get(rule_id, ())]
             heapify(line)
-        while line and (not line[0][-1].is_open or self.faulty.has(line[0][-1])):
-            heappop(line)
+            self.by_time[rule_id] = []
+        later = self.by_time[rule_id]
+        while later and later[0][0] <= self.clock:
+            heappush(line, heappop(later)[-1])
+        while line and not self._gives_way(group := line[0][-1]):
+            entry = heappop(line)
+            if not self._never_gives_way(group):
+                heappush(later, (group.deliver_at, entry))
         return line[0][-1] if line else None
+
+    def _may_give_way(self, group: Group, ruled: Ruled) -> None:
+        """A group has changed, and may give way though its time has not come, or its time is another one: it stands among those by arrival once more."""
+        if self.by_time.get(ruled.policy.rule_id):
+            heappush(self.by_arrival[ruled.policy.rule_id], self._entry(group))
+
+    def _never_gives_way(self, group: Group) -> bool:
+        """True if it is closed, cannot be closed, or is complete and waits: a complete unit is not given up for another one."""
+        return not group.is_open or self.faulty.has(group) or (group.ruled is not None and group.ruled.waits_since > 0)
+
+    def _gives_way(self, group: Group) -> bool:
+        """True if it may be closed to make room: also not if what it holds would be delivered before its time (W-08)."""
+        if self._never_gives_way(group):
+            return False
+        by = group.policy(self.policy).expiration_policy
+        return group.deliver_at <= self.clock or by is not ExpirationPolicy.DELIVER_PARTIAL
 
     @property
     def closed_in_lines(self) -> int:
         """How many closed groups stand among those by arrival still, about."""
-        lines = [each for of in (self.by_arrival, self.arrivals) for each in of.items()]
-        return sum(max(0, len(line) - len(self.by_rule.get(rule_id, ()))) for rule_id, line in lines)
+        lines = [(rule_id, len(line)) for rule_id, line in self.arrivals.items()]
+        lines += [(rule_id, len(line) + len(self.by_time[rule_id])) for rule_id, line in self.by_arrival.items()]
+        return sum(max(0, length - len(self.by_rule.get(rule_id, ()))) for rule_id, length in lines)
 
-    def _is_mostly_closed(self, line: ByArrival, rule_id: str) -> bool:
-        """True if a line is to be tidied: most of its groups are closed, and they are many."""
-        return len(line) > 2 * len(self.by_rule[rule_id]) + 1024
+    def _are_mostly_closed(self, length: int, rule_id: str) -> bool:
+        """True if lines of this length are to be tidied: most of their groups are closed, and they are many."""
+        return length > 2 * len(self.by_rule[rule_id]) + 1024
 
     def _entry(self, group: Group) -> tuple[Place, int, Group]:
         return place_of(group), next(self._serials), group
@@ -320,13 +363,15 @@ class PartitionState:
         line = self.arrivals.setdefault(policy.rule_id, [])
         if self.freed:
             self._free_all(line)
-        if self._is_mostly_closed(line, policy.rule_id):
+        if self._are_mostly_closed(len(line), policy.rule_id):
             line[:] = [each for each in line if each[-1].is_open]
             heapify(line)
         before = self._first_arrived(policy.rule_id)
         heappush(self.arrivals.setdefault(policy.rule_id, line), self._entry(group))
         if before is not None and before.ruled is not None and place_of(group) < place_of(before):
             before.ruled.is_behind = before.ruled.waits_since > 0 and before not in self.freed
+        if any(place_of(group) < place_of(each) for each in self._with_turn(policy.rule_id)):
+            self.tell_turns(policy.rule_id)
 
     def _free_first(self, rule_id: str) -> None:
         """Whoever is first of a rule now waits for nobody."""
@@ -339,9 +384,22 @@ class PartitionState:
 
     def has_turn(self, rule_id: str) -> bool:
         """True if a group of a rule has its turn, and did not leave yet: whatever is complete now leaves after it, even if it arrived before."""
-        return any(
-            each.is_open and each.ruled is not None and each.ruled.policy.rule_id == rule_id for each in self.freed
-        )
+        return bool(self.freed) and bool(self._with_turn(rule_id))
+
+    def _with_turn(self, rule_id: str) -> list[Group]:
+        """The groups of a rule that have their turn, in the order in which they leave."""
+        return [
+            each
+            for each in self.freed
+            if each.is_open and each.ruled is not None and each.ruled.policy.rule_id == rule_id
+        ]
+
+    def tell_turns(self, rule_id: str) -> None:
+        """The rows of the groups of a rule say that they have their turn, where nothing else tells it to a restore: it knows the first one of a rule that waits for nothing else, and those that leave right after that."""
+        for group in self._with_turn(rule_id):
+            if group.ruled is not None and not group.ruled.has_turn:
+                group.ruled.has_turn = True
+                self.happened.amended.append(group)
 
     def _free_all(self, line: ByArrival) -> None:
         """Where a full plan left the first of a rule, all who leave at once when that has left have their turn as well: before a group that opens, and none too many that wait."""
@@ -376,6 +434,7 @@ class PartitionState:
             self._arrive(group, group.ruled.policy)
         elif before.delivers_in_order and not group.ruled.policy.delivers_in_order:
             self._free_first(before.rule_id)
+        self._may_give_way(group, group.ruled)
         if group.complete and group.deliver_at > self.clock:
             self.wait(group, Waits(group.id, group.generation, max(self.clock, 1)))
         else:
@@ -484,9 +543,9 @@ class PartitionState:
         group.apply(waits)
         group.ruled.scheduled = NEVER
         in_order, rule_id = group.ruled.policy.delivers_in_order, group.ruled.policy.rule_id
-        group.ruled.is_behind = in_order and self.first_place(group.ruled.policy) != place_of(group)
-        if in_order and not group.ruled.is_behind and group.deliver_at <= self.clock and self.has_turn(rule_id):
-            self.freed[group] = None
+        group.ruled.is_behind = in_order and (
+            self.first_place(group.ruled.policy) != place_of(group) or self.has_turn(rule_id)
+        )
         line = self.waiting.setdefault(rule_id, {})
         line[group] = None
         before = [*islice(reversed(line), 2)]
@@ -498,13 +557,6 @@ class PartitionState:
         if group.assigns and self.groups.get(group.id) is group:
             self.put_aside(group.id)
         self.schedule(group)
-
-    def wait_for_its_turn(self, group: Group) -> None:
-        """A group whose time has come has its turn, in a full plan: its row says that it waits since that time, so that a restore tells it from one that waits for its time alone."""
-        assert group.ruled is not None
-        if group.ruled.waits_since < group.deliver_at <= self.clock:
-            group.apply(Waits(group.id, group.generation, group.deliver_at))
-            self.happened.amended.append(group)
 
     def add_restored(self, group: Group) -> None:
         """A group that a restore has found; of one key the newest that does not wait has the place in `groups`."""
@@ -528,13 +580,13 @@ class PartitionState:
         self.faulty.at = None
         for group_id in {group.id for group, _ in ruled}:
             self.settle(group_id)
+        self.freed.update(dict.fromkeys(sorted((group for group, of in ruled if of.has_turn), key=place_of)))
+        before = {of.policy.rule_id for _, of in ruled if of.has_turn}
         for group, of in ruled:
             meet(group)
-            of.is_behind = (
-                of.waits_since > 0 and of.policy.delivers_in_order and self.first_place(of.policy) != place_of(group)
-            )
-            waited_for_its_turn = of.waits_since and of.policy.delivers_in_order and group.deliver_at <= of.waits_since
-            if waited_for_its_turn and not of.is_behind:  # the last plan may have been full
+            waits = of.waits_since > 0 and of.policy.delivers_in_order and not of.has_turn
+            of.is_behind = waits and (of.policy.rule_id in before or self.first_place(of.policy) != place_of(group))
+            if waits and not of.is_behind and group.deliver_at <= of.waits_since:  # the last plan may have been full
                 self.freed[group] = None
         self.faulty.at = None
 
@@ -588,6 +640,8 @@ class PartitionState:
         self.counts.cancelled += len(places)
         group.apply(removed)
         happened.amended.append(group)
+        if group.ruled is not None:
+            self._may_give_way(group, group.ruled)
         if group.ruled is not None and (row := self.live.get(group.ruled.policy.row_key)) is not None:
             self.follow(group, row)  # it may have been this one that the row could not read
         happened.held = [row for row in happened.held if row[0] is not group or row[1] not in leaving]
@@ -712,6 +766,7 @@ class PartitionState:
                 table.pop(rule_id, None)
         if rule_id not in self.by_rule:
             self.by_arrival.pop(rule_id, None)
+            self.by_time.pop(rule_id, None)
         if rule_id in self.arrivals:
             self._free_first(rule_id)
 

@@ -63,8 +63,10 @@ _GROUP_ROW_WITHOUT_RULE = single_object_header("ChangelogGroup", 1)
 _GROUP_ROW_WITHOUT_DEADLINES = single_object_header("ChangelogGroup", 3)
 _GROUP_ROW_WITHOUT_MANIFEST = single_object_header("ChangelogGroup", 2)
 _GROUP_ROW_WITHOUT_WARNING = single_object_header("ChangelogGroup", 4)
+_GROUP_ROW_WITHOUT_TURN = single_object_header("ChangelogGroup", 5)
 LEDGER_HEADER = single_object_header("Ledger")
 _EARLIER_GROUP_ROWS = (
+    _GROUP_ROW_WITHOUT_TURN,
     _GROUP_ROW_WITHOUT_WARNING,
     _GROUP_ROW_WITHOUT_DEADLINES,
     _GROUP_ROW_WITHOUT_MANIFEST,
@@ -179,6 +181,7 @@ def group_row(group: Group) -> tuple[bytes, bytes]:
             NULL if group.ruled is None else _manifest(group.ruled.called),
             NULL if group.ruled is None else _deadlines(group.ruled.deadlines),
             b"\x02" + moment(group.warned_at) if group.warned_at else NULL,
+            b"\x01" if group.ruled is not None and group.ruled.has_turn else b"\x00",
         )
     )
     return storage.row_key + _KEY_TAILS[GROUP_ROW], value
@@ -216,10 +219,12 @@ def read_group_row(value: bytes) -> GroupRow:
         row = replace(row, rule=rule, waits_since=cursor.long() if cursor.branch() else None)
     if not value.startswith((_GROUP_ROW_WITHOUT_MANIFEST, _GROUP_ROW_WITHOUT_RULE)) and cursor.branch():
         row = replace(row, manifest=ManifestPart(cursor.text(), cursor.long(), cursor.bytes()))
-    if value.startswith((GROUP_ROW_HEADER, _GROUP_ROW_WITHOUT_WARNING)):
+    if value.startswith((GROUP_ROW_HEADER, _GROUP_ROW_WITHOUT_TURN, _GROUP_ROW_WITHOUT_WARNING)):
         row = replace(row, deadlines=tuple([cursor.long() for _ in items(cursor)]))
-    if value.startswith(GROUP_ROW_HEADER) and cursor.branch():
+    if value.startswith((GROUP_ROW_HEADER, _GROUP_ROW_WITHOUT_TURN)) and cursor.branch():
         row = replace(row, warned_at=cursor.long())
+    if value.startswith(GROUP_ROW_HEADER) and cursor.boolean():
+        row = replace(row, has_turn=True)
     if cursor.at != len(value):
         raise DecodeError("changelog", f"{len(value) - cursor.at} bytes follow the row", data=value[:64])
     return row

@@ -913,6 +913,8 @@ class PartitionTask:
                 group.announce(Called.read(part.command_id.encode(), part.taken_at, part.text))
             if row.waits_since is not None:
                 group.apply(Waits(group.id, group.generation, row.waits_since))
+            assert group.ruled is not None
+            group.ruled.has_turn = row.has_turn
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
         group.apply(Warned(group_id, row.warned_at or 0))
         self.partition.faulty.at = None

@@ -14,8 +14,11 @@ from tests.engine.test_by_rule_restored import restored, write
 from tests.fake_record import INPUT
 from uow.processor.core import snapshot
 from uow.processor.core.changes import Delivered
+from uow.processor.core.faulty_groups import GroupFault, Treatment
+from uow.processor.engine.ports import Plan
 from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import InternalError
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import ExpirationPolicy
 from uow.topics.rules import AtMaxOpenGroups, AtWaitingLimit, DeliverOrder
@@ -318,17 +321,27 @@ def test_a_unit_that_has_its_turn_in_a_full_plan_is_not_one_too_many_that_waits_
     assert reasons == [("W", "limit"), ("X", "count"), ("Y", "count"), ("Z", "count")]
 
 
-def units_of_full_plans(plan_bytes: int, rows: list[GroupPolicy], steps: list[Step]) -> list[tuple[str, str]]:
-    """Id and outcome of each unit, and of each group that failed; each record comes in a poll of its own, whatever the plan before has left."""
-    played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)))
+def units_of_full_plans(
+    plan_bytes: int, rows: list[GroupPolicy], steps: list[Step], *, is_restarted: bool = False
+) -> list[tuple[str, str]]:
+    """Id and outcome of each unit, and of each group that failed; each record comes in a poll of its own, whatever the plan before has left. `is_restarted`: after each plan."""
+    context = context_of(policy_of(), rules=Table(*rows), plan_bytes=plan_bytes)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+
+    def take(plan: Plan) -> None:
+        played._take(plan)
+        logs.add(plan)
+        if is_restarted:
+            played.task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+
     for record in played.records(steps):
         is_read = False
         while not is_read:
             plan = played.task.process([record], [])
-            played._take(plan)
+            take(plan)
             is_read = plan.next_offset > record.offset()
     while played.task.next_deadline() == 0 and (left := played.task.tick(played.task.clock, 0)) is not None:
-        played._take(left)
+        take(left)
     said = [dict(output.headers) for output in played.outputs if output.topic != TOPICS.outcomes]
     return [((each["uow-id"] or b"").decode(), (each.get("uow-outcome") or b"failed").decode()) for each in said]
 
@@ -357,3 +370,49 @@ def test_full_plans_fail_no_unit_of_a_rule_in_order_that_one_plan_delivers_b37_b
     policies = [row(name, complete_count=count, rule=told, **give_up) for name, count in rows.items()]
     records = [r(name, at=at, **said) for name, at, said in steps]
     assert units_of_full_plans(0, policies, records) == units_of_full_plans(10**9, policies, records)
+
+
+@pytest.mark.parametrize(
+    ("counts", "arrived", "left"),
+    [
+        ({"X": 2, "Y": 2, "V": 2, "Z": 2}, 13.0, "XYV"),
+        ({"X": 2, "Y": 2, "V": 2, "Z": 1}, 13.0, "XYVZ"),
+        ({"X": 2, "Y": 2, "V": 2, "Z": 2}, 21.5, "XYV"),
+        ({"X": 2, "Y": 2, "V": 2, "Z": 1}, 21.5, "XYVZ"),
+    ],
+    ids=["open, before all", "complete, before all", "open, between them", "complete, between them"],
+)
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_restart_forgets_no_turn_of_a_full_plan_in_which_an_older_group_opens_b118(
+    is_restarted: bool, counts: dict[str, int], arrived: float, left: str
+) -> None:
+    """No row told of it: after the restart they waited for the group that had opened meanwhile."""
+    rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL, "max_open_groups": 3}
+    rule |= {"at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    partial = ExpirationPolicy.DELIVER_PARTIAL
+    rows = [
+        row(name, complete_count=count, age_ms=600_000, on_give_up=partial, rule=rule) for name, count in counts.items()
+    ]
+    complete = [r("Y", at=20), r("Y", at=21), r("V", at=22, arrived=22), r("V", at=23)]
+    steps = [r("X", at=6), *complete, r("Z", at=30, arrived=arrived)]
+    seen = units_of_full_plans(0, rows, steps, is_restarted=is_restarted)
+    assert [unit_id[-1] for unit_id, _ in seen] == [*left]
+
+
+def test_nobody_waits_for_a_group_that_has_its_turn_and_stands_alone_b118() -> None:
+    """After the restart the group that was complete meanwhile waited for one that nothing is tried with."""
+    rule = {"deliver_order": DeliverOrder.FIRST_ARRIVAL, "max_open_groups": 2}
+    rule |= {"at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST}
+    rows = [
+        row(name, complete_count=count, age_ms=600_000, rule=rule) for name, count in {"X": 2, "Y": 2, "Z": 1}.items()
+    ]
+    context = context_of(policy_of(), rules=Table(*rows), plan_bytes=0)
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    for record in played.records([r("X", at=6), r("Y", at=20), r("Y", at=21), r("Z", at=30, arrived=13)]):
+        logs.add(played.task.process([record], []))
+    alone = GroupFault(InternalError("a defect"), Treatment.ALONE)
+    context.faults.of(INPUT)[b"low-stock/Y", 1] = alone
+    task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    while task.next_deadline() == 0 and task.tick(task.clock, 0) is not None:
+        pass
+    assert [group.id for group in task.groups.values()] == [b"low-stock/Y"]

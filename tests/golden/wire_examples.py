@@ -172,6 +172,9 @@ EXAMPLES: dict[tuple[str, int], Record] = {
         1, 1_700_000_000_000, rule="low-stock/UK@5", deadlines=(1_700_000_400_000, 1_700_003_600_000)
     ),
     ("ChangelogGroup", 5): GroupRow(1, 1_700_000_000_000, waived=(Range(3, 4),), warned_at=1_700_000_000_750),
+    ("ChangelogGroup", 6): GroupRow(
+        1, 1_700_000_000_000, rule="low-stock/UK@5", waits_since=1_700_000_000_500, has_turn=True
+    ),
     ("ChangelogSettings", 1): SettingsRow((("accept_aliases", '["jms", "nifi"]'), ("expiration_policy", "redirect"))),
     ("Ledger", 1): LedgerRecord(
         layout=1,

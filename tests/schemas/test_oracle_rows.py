@@ -197,6 +197,20 @@ def test_rows_of_groups_with_calendars_have_the_codecs_bytes(deadlines: tuple[in
     assert rows.read_group_row(value) == wanted
 
 
+@given(longs.filter(bool), st.booleans())
+def test_rows_of_groups_that_have_their_turn_have_the_codecs_bytes(waits_since: int, has_turn: bool) -> None:
+    """B-118."""
+    wanted = GroupRow(1, 5, rule="low-stock/UK@1", waits_since=waits_since, has_turn=has_turn)
+    group = Group(b"a", 1, 5)
+    group.rule(row())
+    assert group.ruled is not None
+    group.ruled.waits_since, group.ruled.has_turn = waits_since, has_turn
+    rows.begin_rows(group)
+    value = rows.group_row(group)[1]
+    assert value == codec.frame(wanted)
+    assert rows.read_group_row(value) == wanted
+
+
 @given(st.sampled_from(["ChangelogComponent", "ChangelogGroup", "Ledger"]), st.binary(max_size=80))
 def test_hostile_rows_end_as_decode_errors(name: str, body: bytes) -> None:
     data = framing.single_object_header(name) + body

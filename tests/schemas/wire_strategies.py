@@ -116,6 +116,7 @@ group_rows = st.builds(
     st.none() | longs,
     longs,
     deadlines=st.lists(longs, max_size=4).map(tuple),
+    has_turn=st.booleans(),
 )
 closed_groups = st.builds(
     ClosedGroup, st.binary(max_size=255), longs, outcomes, reasons, ints, longs, longs, st.binary(max_size=20)
