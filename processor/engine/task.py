@@ -876,6 +876,7 @@ class PartitionTask:
         found = take_kept_rows(rows)
         for group, row in found:
             group.apply(Amended(group.id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
+            group.apply(Warned(group.id, row.warned_at or 0))
         self.partition.restore_kept([group for group, _ in found])
 
     def restore_group(self, group_id: bytes, generation: int, opened_at: int) -> Group:

@@ -73,6 +73,16 @@ def test_a_restart_anywhere_changes_nothing_about_corrections_b205(seed: int, re
     assert corrected
 
 
+def test_what_is_kept_of_a_group_that_was_warned_of_says_so_after_a_restart_too_b202_b205() -> None:
+    policy = policy_of(**AMEND | {"incomplete_expiration_ms": 200, "warn_at_percent": 50})
+    steady = Story(PartitionTask(INPUT, context_of(policy)))
+    steady.send(c(2, at=4), c(1, id="b", at=215))
+    again = after_restart(steady, policy)
+    for story in (steady, again):
+        story.send(c(3, at=265))
+    assert again.plans[-1].changelog == steady.plans[-1].changelog
+
+
 def units_in(cluster: GrowingCluster) -> list[dict[str, bytes | None]]:
     return [dict(output.headers) for output in cluster.outputs if is_unit(output)]
 
