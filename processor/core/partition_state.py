@@ -287,8 +287,10 @@ class PartitionState:
         many = self.too_many(row)
         if not many or row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST:
             return not many
-        if many == 1:
-            return self.oldest_of_rule(row.rule_id) is not None
+        if self.faulty:  # one at which the code fails cannot be closed now, and concerns itself alone: it takes no room
+            many -= sum(map(self.faulty.has, self.by_rule[row.rule_id]))
+        if many <= 1:
+            return many < 1 or self.oldest_of_rule(row.rule_id) is not None
         return sum(map(self._gives_way, self.by_rule[row.rule_id])) >= many
 
     def oldest_of_rule(self, rule_id: str) -> Group | None:
