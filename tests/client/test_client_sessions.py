@@ -267,6 +267,15 @@ def test_another_commit_after_one_that_nobody_answered_does_not_say_that_all_is_
         session.commit()
 
 
+def silenced(fake: FakeBroker, connection: uow.Connection) -> threading.Event:
+    """No broker answers any more, and none a commit until the event is set."""
+    answer = threading.Event()
+    fake.before["commit_transaction"] = lambda: answer.wait(PATIENCE_S)
+    fake.asked = [failure(KafkaError._TRANSPORT)] * 100_000
+    connection._session.life.lost("by hand")
+    return answer
+
+
 @pytest.mark.parametrize("closes", ["session", "connection"])
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("receives", [True, False])
@@ -274,15 +283,12 @@ def test_a_commit_that_was_under_way_when_all_was_closed_is_told_of_truly(
     fake: FakeBroker, closes: str, lands: bool, receives: bool
 ) -> None:
     """`ClientClosedError` would say that nothing of it was done."""
-    answer = threading.Event()
     connection = fake.connect(reconnect_blocking_ms=50)
     session = connection.session(transacted=True)
     if receives:
         next(session.messages("t", group="g"))
     session.producer("megazon").send("1", id="a", seq=1)
-    fake.before["commit_transaction"] = lambda: answer.wait(PATIENCE_S)
-    fake.asked = [failure(KafkaError._TRANSPORT)] * 100_000
-    connection._session.life.lost("by hand")
+    answer = silenced(fake, connection)
     with pytest.raises(errors.CommitPendingError):
         session.commit()
     if lands:
@@ -303,13 +309,10 @@ def test_a_commit_that_was_under_way_when_all_was_closed_is_told_of_truly(
 def test_a_unit_whose_commit_was_under_way_when_its_connection_was_closed_says_that_nobody_knows(
     fake: FakeBroker,
 ) -> None:
-    answer = threading.Event()
     connection = fake.connect(reconnect_blocking_ms=50)
-    fake.before["commit_transaction"] = lambda: answer.wait(PATIENCE_S)
     with pytest.raises(errors.CommitPendingError), connection.unit("d") as unit:  # noqa: PT012  # leaving it raises
         unit.send("1")
-        fake.asked = [failure(KafkaError._TRANSPORT)] * 100_000
-        connection._session.life.lost("by hand")
+        answer = silenced(fake, connection)
     connection.close()
     with pytest.raises(errors.CommitOutcomeUnknownError):
         unit.commit()
@@ -351,13 +354,10 @@ def test_a_program_that_ends_itself_in_a_commit_does_not_take_it_for_rolled_back
 
 
 def test_a_child_of_fork_does_not_wait_for_the_commit_of_its_parent(fake: FakeBroker) -> None:
-    answer = threading.Event()
     connection = fake.connect(reconnect_blocking_ms=50)
     session = connection.session(transacted=True)
     session.producer("megazon").send("1", id="a", seq=1)
-    fake.before["commit_transaction"] = lambda: answer.wait(PATIENCE_S)
-    fake.asked = [failure(KafkaError._TRANSPORT)] * 100_000
-    connection._session.life.lost("by hand")
+    answer = silenced(fake, connection)
     with pytest.raises(errors.CommitPendingError):
         session.commit()
     connection._session.transactions.left_behind(connection._session.life.closed_now())

@@ -104,8 +104,10 @@ def _integer(key: str, bound: Bound, text: str, reason: str = "") -> Setting:
     return Setting(DESTINATION, key, ValueType.INTEGER, _DEFAULTS[key], text, bound, reason)
 
 
-def _choice(key: str, choices: type[StrEnum], text: str, bound: Bound = ANY, reason: str = "") -> Setting:
-    return Setting(DESTINATION, key, ValueType.CHOICE, _DEFAULTS[key], text, bound, reason, choices)
+def _choice(
+    key: str, choices: type[StrEnum], text: str, bound: Bound = ANY, reason: str = "", *, is_required: bool = False
+) -> Setting:
+    return Setting(DESTINATION, key, ValueType.CHOICE, _DEFAULTS[key], text, bound, reason, choices, is_required)
 
 
 def _switch(key: str, text: str, reason: str = "") -> Setting:
@@ -378,14 +380,11 @@ SETTINGS: tuple[Setting, ...] = (
         between(5_000, 86_400_000),
         "routers that make progress are waited for, however far behind they are: they may come to this partition later",
     ),
-    Setting(
-        DESTINATION,
+    _choice(
         "handling_policy",
-        ValueType.CHOICE,
-        _DEFAULTS["handling_policy"],
+        policies.HandlingPolicy,
         "`single_message_delivery` assembles components into units; `pass_through` forwards every record as it came.",
         reason="this is never guessed, neither from names of topics nor from traffic",
-        choices=policies.HandlingPolicy,
         is_required=True,
     ),
     _choice(
